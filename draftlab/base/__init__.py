@@ -1,0 +1,1 @@
+"""Words every stage shares: errors, quantities, records, progress. Standard library, pydantic, rich."""

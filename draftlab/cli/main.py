@@ -1,0 +1,66 @@
+"""`draftlab`: one command a stage, in the order data flows.
+
+Standard output carries results only (a table, or JSON with --json); progress and errors go to standard
+error. Exit codes: 0 done, 1 the user can mend it, 2 usage, 3 gate not met, 5 an extra is missing,
+6 partial and resumable, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Waiting threads that spin make torch many times slower beside a busy process; libgomp reads this once.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from cyclopts import App, CycloptsError
+
+from draftlab import __version__
+from draftlab.base.errors import DraftlabError, MissingExtra
+from draftlab.cli import demo, evaluate, prepare, train
+
+USAGE, INTERRUPTED = 2, 130
+
+app = App(
+    name="draftlab",
+    version=__version__,
+    help="Train, evaluate and debug DFlash drafters: the exact τ of a checkpoint, on a CPU, in minutes.",
+    help_epilogue="Start here: draftlab demo",
+)
+app.command(prepare.reference, help_epilogue=prepare.REFERENCE_EXAMPLE)
+app.command(prepare.capture, help_epilogue=prepare.CAPTURE_EXAMPLE)
+app.command(evaluate.evaluate, help_epilogue=evaluate.EXAMPLE)
+app.command(train.train, help_epilogue=train.EXAMPLE)
+app.command(demo.demo, help_epilogue=demo.EXAMPLE)
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Entry point: run one command and exit with its code."""
+    sys.exit(code_of(sys.argv[1:] if arguments is None else arguments))
+
+
+def code_of(arguments: list[str]) -> int:
+    """Run one command; its exit code."""
+    try:
+        app(arguments, exit_on_error=False, result_action="return_none")
+    except CycloptsError:
+        return USAGE
+    except DraftlabError as error:
+        return _fail(error)
+    except ModuleNotFoundError as error:
+        if error.name in {"torch", "transformers", "numba"}:
+            return _fail(MissingExtra(error.name, "torch"))
+        raise
+    except KeyboardInterrupt:
+        print("\ninterrupted; run the same command again to continue.", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    return 0
+
+
+def _fail(error: DraftlabError) -> int:
+    print(f"error: {error}\n  fix: {error.mend}", file=sys.stderr)  # noqa: T201
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    run()

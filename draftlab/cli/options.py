@@ -1,0 +1,44 @@
+"""Arguments that several commands share, and how lists of numbers are read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter, Token
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
+def _numbers(_type: object, tokens: Sequence[Token]) -> tuple[int, ...]:
+    """`1,16,31` or repeated flags -> (1, 16, 31)."""
+    parts = [part for token in tokens for part in token.value.split(",") if part.strip()]
+    try:
+        return tuple(int(part) for part in parts)
+    except ValueError as error:
+        raise ValueError(
+            f"{','.join(parts)!r} is not a list of whole numbers like 1,16,31"
+        ) from error
+
+
+Numbers = Annotated[
+    tuple[int, ...], Parameter(converter=_numbers, n_tokens=1, allow_leading_hyphen=True)
+]
+TargetFolder = Annotated[Path, Parameter(name="--target", help="Folder of the target model.")]
+DeviceOption = Annotated[
+    Device, Parameter(help="Where to compute; auto takes a GPU if there is one.")
+]
+DtypeOption = Annotated[
+    Dtype, Parameter(help="Number type; auto follows the reference or store (CPU: float32).")
+]
+Threads = Annotated[
+    int | None, Parameter(help="CPU threads; by default the free cores of this machine.")
+]
+
+
+def say(line: str) -> None:
+    """A line for the person watching; never part of the result."""
+    print(line, file=sys.stderr)  # noqa: T201

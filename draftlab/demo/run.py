@@ -1,0 +1,43 @@
+"""Run reference, capture and evaluate on the bundled pair and its held-out prompts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftlab.base.progress import Track, silent
+from draftlab.hidden.capture import capture
+from draftlab.hidden.store import HiddenStore
+from draftlab.reference.generate import GreedySettings, generate_reference
+from draftlab.reference.prompts import read_prompts
+from draftlab.replay.evaluate import Evaluation, evaluate, write_run
+from draftlab.target.compute import Compute
+from draftlab.drafter.config import DrafterConfig
+
+PAIR = Path(__file__).parent / "pair"
+TARGET, DRAFTER, PROMPTS = PAIR / "target", PAIR / "drafter", PAIR / "prompts.jsonl"
+MAX_NEW_TOKENS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What the demo made."""
+
+    evaluation: Evaluation
+    store: HiddenStore
+    run_path: Path
+
+
+def run_demo(out: Path, compute: Compute, *, track: Track = silent) -> Demo:
+    """Evaluate the bundled drafter on the bundled held-out prompts; everything goes under `out`."""
+    compute.apply()
+    settings = GreedySettings(max_new_tokens=MAX_NEW_TOKENS, thinking="off", batch_size=32)
+    made = generate_reference(
+        read_prompts(PROMPTS), TARGET, out / "reference", settings, compute, track=track
+    )
+    taps = DrafterConfig.from_folder(DRAFTER).target_layer_ids
+    store = capture(made, TARGET, taps, out / "store", compute, track=track)
+    evaluation = evaluate(store, DRAFTER, TARGET, compute, track=track)
+    path = out / "run.json"
+    write_run(evaluation, path)
+    return Demo(evaluation, store, path)

@@ -1,0 +1,1 @@
+"""Hidden states of the target over its own completions: captured once, read by every drafter."""

@@ -1,0 +1,1 @@
+"""Reference completions: what the target itself says, token for token."""

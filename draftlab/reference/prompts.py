@@ -1,0 +1,120 @@
+"""Prompts from JSON lines: text, chat messages or token ids.
+
+One object a line: `{"prompt": str}`, `{"messages": [{"role": ..., "content": ...}]}` or
+`{"input_ids": [int]}`, with optional `id` and `domain`. A prompt without an id is known by the digest
+of its content, so a shuffled file names the same prompts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError, model_validator
+
+from draftlab.base.errors import CompletionsError
+from draftlab.base.records import Record, sha256_json
+
+NO_DOMAIN = "all"
+
+
+class Message(Record):
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+
+
+class Prompt(Record):
+    """One prompt, in exactly one of three forms."""
+
+    id: str = ""
+    domain: str = NO_DOMAIN
+    prompt: str | None = None
+    messages: tuple[Message, ...] | None = None
+    input_ids: tuple[int, ...] | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        forms = [self.prompt, self.messages, self.input_ids]
+        if sum(form is not None for form in forms) != 1:
+            raise ValueError("give exactly one of `prompt`, `messages`, `input_ids`")
+        if not any(forms):
+            raise ValueError("the prompt is empty")
+        if self.input_ids is not None and min(self.input_ids) < 0:
+            raise ValueError("input_ids has a negative id")
+        return self
+
+    @property
+    def content_digest(self) -> str:
+        """Hex digest of what is asked, without id and domain."""
+        return sha256_json(self.model_dump(mode="json", exclude={"id", "domain"}))
+
+    @property
+    def key(self) -> str:
+        """The id given, else the first 12 digits of the content digest."""
+        return self.id or self.content_digest[:12]
+
+
+def read_prompts(path: Path) -> tuple[Prompt, ...]:
+    """Every prompt of a JSONL file, in order.
+
+    Raises:
+        CompletionsError: no file, no prompts, a line amiss (by number), or an id used twice.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise CompletionsError(f"no prompt file {path}.", mend="Check --prompts.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise CompletionsError(
+            f"{path} cannot be read: {error}.", mend="Give a UTF-8 JSONL file."
+        ) from error
+    prompts = [
+        _parse_line(path, number, line)
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not prompts:
+        raise CompletionsError(
+            f"{path} holds no prompts ({len(lines)} lines, all blank).",
+            mend='Write one object a line, e.g. {"messages": [{"role": "user", "content": "..."}]}.',
+        )
+    _refuse_twins(path, prompts)
+    return tuple(prompts)
+
+
+def prompts_digest(prompts: Sequence[Prompt]) -> str:
+    """Hex digest of a list of prompts, order included."""
+    return sha256_json([[p.key, p.domain, p.content_digest] for p in prompts])
+
+
+def _parse_line(path: Path, number: int, line: str) -> Prompt:
+    shape = (
+        'Lines are {"prompt": ...}, {"messages": [...]} or {"input_ids": [...]}, with id, domain.'
+    )
+    try:
+        body: Any = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise CompletionsError(f"{path}, line {number}: not JSON ({error}).", mend=shape) from error
+    try:
+        return Prompt.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        place = f"`{where}`: " if where else ""
+        raise CompletionsError(f"{path}, line {number}: {place}{said}.", mend=shape) from error
+
+
+def _refuse_twins(path: Path, prompts: Sequence[Prompt]) -> None:
+    first_at: dict[str, int] = {}
+    for position, prompt in enumerate(prompts, start=1):
+        if prompt.key in first_at:
+            raise CompletionsError(
+                f"{path}: prompts {first_at[prompt.key]} and {position} are both {prompt.key!r}.",
+                mend="Remove the repeated prompt, or give the two different ids.",
+            )
+        first_at[prompt.key] = position

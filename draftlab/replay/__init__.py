@@ -1,0 +1,1 @@
+"""Replay: draft every anchor of every reference completion, and walk the rounds without a target."""

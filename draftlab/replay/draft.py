@@ -1,0 +1,167 @@
+"""Draft every anchor of one completion, once, for every budget, width and streak.
+
+In:   a drafter with its ends, one stored sequence.  Out: AnchorDrafts, a few numbers per slot.
+
+Anchors go through the drafter in batches that share the context's keys and values. Logits exist for a
+few hundred rows at a time. What a tree needs of a slot is its best log-probabilities: 64 of them decide
+most anchors, the rest are asked again with as many as the largest budget can use.
+
+Shape letters: A anchors, B slots, D = B - 1 drafted slots, H hidden size, V vocabulary, K best tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from draftlab.drafter.checkpoint import LoadedDrafter
+from draftlab.drafter.model import DraftContext
+from draftlab.hidden.store import StoredSequence
+from draftlab.replay.scoring import RowScores, score_rows
+from draftlab.tree.ranks import rank_reference_paths
+
+MAX_BUDGET = 1024
+"""Largest tree, in nodes below the root, that replay ranks for."""
+FIRST_WIDTH = 64
+"""Best tokens per slot that are tried first."""
+
+_ATTENTION_VALUES_AT_ONCE = 1 << 23
+_ROWS_AT_ONCE = 4096
+_LOGIT_VALUES_AT_ONCE = 1 << 22
+_FEWEST_LOGIT_ROWS = 128
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorDrafts:
+    """What was drafted at each anchor of one completion.
+
+    Anchor `i` is completion token `i`; its slot `d` (0-based here) stands for completion token
+    `i + d + 1`. Slots past the end of the completion hold -1 (rank) and are not scored.
+    """
+
+    drafted_AD: Ints
+    """The drafter's best token for each slot."""
+    path_token_ranks_AD: Ints
+    """0-based rank of the reference token among all tokens of the slot; -1 past the end."""
+    path_log_probs_AD: npt.NDArray[np.float32]
+    """The drafter's log-probability of the reference token."""
+    best_log_probs_AD: npt.NDArray[np.float32]
+    """The drafter's log-probability of the token it drafted."""
+    path_ranks_AD: Ints
+    """Pop at which a best-first tree takes in the reference up to here; MAX_BUDGET + 1 if later."""
+
+    @property
+    def num_anchors(self) -> int:
+        """A: completion tokens that can be committed by rounds (all but the first)."""
+        return int(self.drafted_AD.shape[0])
+
+
+def draft_anchors(loaded: LoadedDrafter, sequence: StoredSequence) -> AnchorDrafts:
+    """Draft a block at every anchor of a completion of n tokens: n - 1 anchors."""
+    drafter, device = loaded.drafter, loaded.drafter.device
+    with torch.inference_mode():
+        context = drafter.project_context(sequence.taps_SC)
+        completion_n = sequence.tokens_T[sequence.prompt_length :].to(device)
+        parts = [
+            _draft_batch(loaded, context, completion_n, sequence.prompt_length, span)
+            for span in _batches(loaded, sequence)
+        ]
+    columns = zip(*parts, strict=True)
+    return AnchorDrafts(*(np.concatenate(column) for column in columns))
+
+
+def _batches(loaded: LoadedDrafter, sequence: StoredSequence) -> Iterator[tuple[int, int]]:
+    """Ranges of anchors whose attention scores and rows stay within the bounds above."""
+    config = loaded.drafter.config
+    per_anchor = config.num_attention_heads * config.block_size * len(sequence.tokens_T)
+    size = min(_ATTENTION_VALUES_AT_ONCE // per_anchor, _ROWS_AT_ONCE // config.block_size)
+    last = sequence.entry.completion_tokens - 1
+    for start in range(0, last, max(1, size)):
+        yield start, min(start + max(1, size), last)
+
+
+def _draft_batch(
+    loaded: LoadedDrafter,
+    context: DraftContext,
+    completion_n: Tensor,
+    prompt_length: int,
+    span: tuple[int, int],
+) -> tuple[npt.NDArray[np.generic], ...]:
+    """AnchorDrafts' columns for anchors span[0]..span[1]-1."""
+    config, device = loaded.drafter.config, loaded.drafter.device
+    anchors_A = torch.arange(*span, device=device)
+    block_AB = torch.full((len(anchors_A), config.block_size), config.mask_token_id, device=device)
+    block_AB[:, 0] = completion_n[span[0] : span[1]]
+    hidden_ABH = loaded.drafter.draft_blocks(
+        loaded.ends.embed(block_AB, config), anchors_A + prompt_length, context
+    )
+    places_AD = anchors_A[:, None] + torch.arange(1, config.block_size, device=device)
+    ended_AD = places_AD >= len(completion_n)
+    path_AD = completion_n[places_AD.clamp(max=len(completion_n) - 1)]
+    hidden_ADH = hidden_ABH[:, 1:]
+    vocab = loaded.ends.head_VH.shape[0]
+    full_width = min(MAX_BUDGET, vocab)
+    first_width = min(FIRST_WIDTH, full_width)
+    scores = _score(loaded, hidden_ADH, path_AD, first_width)
+    ranks_AD = _path_ranks(scores, ended_AD, vocab)
+    again_A = torch.from_numpy((ranks_AD == 0).any(axis=1)).to(device)
+    if bool(again_A.any()) and first_width < full_width:
+        wider = _score(loaded, hidden_ADH[again_A], path_AD[again_A], full_width)
+        ranks_AD[again_A.cpu().numpy()] = _path_ranks(wider, ended_AD[again_A], vocab)
+    shape = tuple(path_AD.shape)
+    token_ranks_AD = scores.path_rank_R.view(shape).masked_fill(ended_AD, -1)
+    return (
+        _ints(scores.best_token_R.view(shape)),
+        _ints(token_ranks_AD),
+        scores.path_log_prob_R.view(shape).masked_fill(ended_AD, 0.0).cpu().numpy(),
+        scores.top_log_probs_RK[:, 0].reshape(shape).cpu().numpy(),
+        ranks_AD,
+    )
+
+
+def _ints(tensor: Tensor) -> Ints:
+    return tensor.to(torch.int32).cpu().numpy()
+
+
+def _score(loaded: LoadedDrafter, hidden_ADH: Tensor, path_AD: Tensor, width: int) -> RowScores:
+    """Scores of all slots of these anchors; logits for a few rows at a time."""
+    rows_RH = hidden_ADH.reshape(-1, hidden_ADH.shape[-1])
+    path_R = path_AD.reshape(-1)
+    vocab = loaded.ends.head_VH.shape[0]
+    step = max(_FEWEST_LOGIT_ROWS, _LOGIT_VALUES_AT_ONCE // vocab)
+    parts = [
+        score_rows(
+            loaded.ends.logits(rows_RH[start : start + step], loaded.drafter.config),
+            path_R[start : start + step],
+            width,
+        )
+        for start in range(0, len(path_R), step)
+    ]
+    return RowScores(
+        best_token_R=torch.cat([part.best_token_R for part in parts]),
+        path_rank_R=torch.cat([part.path_rank_R for part in parts]),
+        path_log_prob_R=torch.cat([part.path_log_prob_R for part in parts]),
+        top_log_probs_RK=torch.cat([part.top_log_probs_RK for part in parts]),
+    )
+
+
+def _path_ranks(scores: RowScores, ended_AD: Tensor, vocab: int) -> Ints:
+    """Pop ranks [A, D]; 0 where the table was too narrow to tell."""
+    shape = tuple(ended_AD.shape)
+    token_ranks_AD = scores.path_rank_R.view(shape).masked_fill(ended_AD, -1)
+    ranks = rank_reference_paths(
+        scores.top_log_probs_RK.view(*shape, -1).cpu().numpy(),
+        scores.path_log_prob_R.view(shape).cpu().numpy(),
+        _ints(token_ranks_AD),
+        vocab_size=vocab,
+        max_budget=MAX_BUDGET,
+        threads=torch.get_num_threads(),
+    )
+    return ranks.path_ranks_ND

@@ -1,0 +1,86 @@
+"""Where and how to compute: device, number type, threads; chosen on purpose, and said.
+
+Threads: one per core this process may use, less what other processes keep busy. Waiting threads that
+spin beside a busy process make torch several times slower than one thread alone.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, Self
+
+import torch
+
+from draftlab.base.errors import DraftlabError
+from draftlab.base.records import Record
+
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+DtypeChoice = Literal["auto", "float32", "bfloat16"]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Compute(Record):
+    """The device, number type and threads that a result was computed with."""
+
+    device: Literal["cpu", "cuda"]
+    dtype: Literal["float32", "bfloat16"]
+    threads: int
+
+    @classmethod
+    def choose(
+        cls,
+        device: DeviceChoice = "auto",
+        dtype: DtypeChoice = "auto",
+        *,
+        threads: int | None = None,
+    ) -> Self:
+        """Resolve `auto`: a GPU if torch sees one; bfloat16 there, float32 on a CPU.
+
+        Raises:
+            DraftlabError: a GPU is asked for and torch sees none.
+        """
+        sees_gpu = torch.cuda.is_available()
+        if device == "cuda" and not sees_gpu:
+            raise DraftlabError(
+                f"torch {torch.__version__} sees no GPU.",
+                mend="Pass --device cpu, or install a CUDA build.",
+            )
+        chosen = "cuda" if device == "cuda" or (device == "auto" and sees_gpu) else "cpu"
+        number = dtype if dtype != "auto" else ("bfloat16" if chosen == "cuda" else "float32")
+        return cls.model_validate(
+            {"device": chosen, "dtype": number, "threads": threads or free_cores()}
+        )
+
+    def apply(self) -> None:
+        """Set torch's thread count, and full float32 precision where float32 was asked for."""
+        torch.set_num_threads(self.threads)
+        torch.set_float32_matmul_precision("highest")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The number type as torch names it."""
+        return _DTYPES[self.dtype]
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device as torch names it."""
+        return torch.device(self.device)
+
+    def __str__(self) -> str:
+        plural = "" if self.threads == 1 else "s"
+        return f"{self.device}, {self.dtype}, {self.threads} thread{plural}"
+
+
+def free_cores() -> int:
+    """Cores this process may use, less the load of the last minute; at least one.
+
+    `OMP_NUM_THREADS` wins where it is set.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return max(1, round(cores - os.getloadavg()[0]))
