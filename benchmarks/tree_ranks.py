@@ -2,8 +2,8 @@
 
 Both sides run in one process on the same tables, in turn, several times; medians are compared.
 The heap is the loop of liranringel/ddtree@c96427a, build_ddtree_tree, without its torch.topk and
-its attention mask: what is left is what a Python heap needs for the largest budget alone. Its
-ranks are compared with the kernel's for every anchor before anything is timed.
+its attention mask; such a tree answers one budget. Its ranks are compared with the kernel's for
+every anchor before anything is timed.
 
 Tables:
     peaked     like a DFlash drafter: best token .9 in slot 1 falling to .3 in slot 15 on average,
@@ -34,6 +34,8 @@ from draftlab.tree.ranks import rank_reference_paths
 # Shape letters: N anchors, D slots, K best tokens per slot, V vocabulary.
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int32]
+
+Entry = tuple[float, tuple[int, ...], int, int, int, float]
 
 DEPTH, CANDIDATES, BUDGET = 15, 1024, 1024
 TARGET = 50.0
@@ -83,33 +85,40 @@ def make_tables(kind: str, vocab_size: int, anchors: int) -> Tables:
     return Tables(top_NDK, path_ND, token_ranks_ND.astype(np.int32), vocab_size)
 
 
-def heap_pops(top_log_probs_DK: Floats, budget: int) -> dict[tuple[int, ...], int]:
-    """Pop index of each node, by its ranks from the root, as the published loop makes them."""
+def heap_tree(top_log_probs_DK: Floats, budget: int) -> list[dict[int, int]]:
+    """The tree as the published loop builds it: each node's children, by token rank."""
     depth_limit, width = top_log_probs_DK.shape
     first = float(top_log_probs_DK[0, 0])
-    heap = [(-first, (0,), 0, 1, 0, first)]
-    pops: dict[tuple[int, ...], int] = {}
-    while heap and len(pops) < budget:
-        _, ranks, _, depth, rank, score = heapq.heappop(heap)
-        node = len(pops) + 1
-        pops[ranks] = node
+    heap: list[Entry] = [(-first, (0,), 0, 1, 0, first)]
+    tokens, depths = np.empty(budget, np.int64), np.empty(budget, np.int64)
+    parents, children, count = np.empty(budget + 1, np.int32), [dict[int, int]()], 0
+    while heap and count < budget:
+        _, ranks, parent, depth, rank, score = heapq.heappop(heap)
+        tokens[count], depths[count], parents[count + 1] = rank, depth, parent
+        count += 1
+        children.append({})
+        children[parent][rank] = count
         if rank + 1 < width:
             here, after = top_log_probs_DK[depth - 1, rank], top_log_probs_DK[depth - 1, rank + 1]
             sibling = score - float(here) + float(after)
-            entry = (-sibling, (*ranks[:-1], rank + 1), node, depth, rank + 1, sibling)
+            entry = (-sibling, (*ranks[:-1], rank + 1), parent, depth, rank + 1, sibling)
             heapq.heappush(heap, entry)
         if depth < depth_limit:
             child = score + float(top_log_probs_DK[depth, 0])
-            heapq.heappush(heap, (-child, (*ranks, 0), node, depth + 1, 0, child))
-    return pops
+            heapq.heappush(heap, (-child, (*ranks, 0), count, depth + 1, 0, child))
+    return children
 
 
 def rank_by_heap(tables: Tables) -> Integers:
     """The ranks [N, D] read off one tree per anchor."""
-    ranks_ND = np.empty_like(tables.path_token_ranks_ND)
+    ranks_ND = np.full_like(tables.path_token_ranks_ND, BUDGET + 1)
     for n, path_D in enumerate(tables.path_token_ranks_ND.tolist()):
-        pops = heap_pops(tables.top_log_probs_NDK[n], BUDGET)
-        ranks_ND[n] = [pops.get(tuple(path_D[: d + 1]), BUDGET + 1) for d in range(DEPTH)]
+        children, node = heap_tree(tables.top_log_probs_NDK[n], BUDGET), 0
+        for d, token_rank in enumerate(path_D):
+            node = children[node].get(token_rank, -1)
+            if node < 0:
+                break
+            ranks_ND[n, d] = node
     return ranks_ND
 
 
@@ -149,7 +158,7 @@ def main() -> None:
         ("flat", 50_000), ("detour", 50_000),
     ]:  # fmt: skip
         tables = make_tables(kind, vocab_size, wish.anchors)
-        sides = [functools.partial(rank_by_heap, tables)]
+        sides: list[Callable[[], Integers]] = [functools.partial(rank_by_heap, tables)]
         sides += [functools.partial(rank_by_kernel, tables, threads) for threads in wish.threads]
         expected_ND = rank_by_heap(tables)
         for side in sides[1:]:

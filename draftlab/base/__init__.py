@@ -1,1 +1,4 @@
-"""Words every stage shares: errors, quantities, records, progress. Standard library, pydantic, rich."""
+"""Words every stage shares: errors, quantities, records, progress.
+
+Standard library, pydantic, rich.
+"""

@@ -1,6 +1,7 @@
 """Everything that can go wrong in a way the user can put right.
 
-    DraftlabError            exit 1   wrong input: the two lines say what, with numbers, and the mend
+    DraftlabError            exit 1   wrong input: the two lines say what, with numbers, and the
+                                      mend
     |-- TargetError                   a target folder: config, tensors, tokenizer
     |-- DrafterError                  a drafter folder: config, tensors, fit to its target
     |-- CompletionsError              prompts or reference completions

@@ -1,8 +1,8 @@
 """How long work shows that it is alive.
 
 Library functions take a `track` argument and call it around what they iterate over; the caller
-chooses: `silent` (the default) or `bar` (a terminal bar with rate and time left; a line every thirty
-seconds where standard error is not a terminal). Nothing is ever printed to standard output.
+chooses: `silent` (the default) or `bar` (a terminal bar with rate and time left; a line every
+thirty seconds where standard error is not a terminal). Nothing is ever printed to standard output.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Track(Protocol):
         ...
 
 
-def silent(items: Iterable[T], *, total: int, what: str, unit: str) -> Iterator[T]:  # noqa: ARG001
+def silent(items: Iterable[T], *, total: int, what: str, unit: str) -> Iterator[T]:
     """Show nothing: a library does not write to its caller's terminal."""
     yield from items
 

@@ -1,8 +1,8 @@
 """Typed records and how they reach the disk whole or not at all.
 
-Every record on disk is JSON with `schema` (name/version) first. A reader refuses a name or a version
-it does not know. Writing goes beside the final name, is synced, and is then renamed over it, so no
-stop or full disk leaves a half-written file under a name that anything reads.
+Every record on disk is JSON with `schema` (name/version) first. A reader refuses a name or a
+version it does not know. Writing goes beside the final name, is synced, and is then renamed over
+it, so no stop or full disk leaves a half-written file under a name that anything reads.
 """
 
 from __future__ import annotations

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from draftlab.base.errors import DraftlabError, GateNotMet
 from draftlab.base.progress import bar
 from draftlab.cli.options import DeviceOption, DtypeOption, Numbers, Threads, say
+
+if TYPE_CHECKING:
+    from draftlab.hidden.store import HiddenStore
+    from draftlab.replay.evaluate import Evaluation
+    from draftlab.replay.result import EvaluationRun
 
 EXAMPLE = (
     "Example: draftlab evaluate work/store --drafter models/Qwen3-4B-DFlash-b16 --show 2 "
@@ -80,7 +85,14 @@ def evaluate(
         )
 
 
-def _print_tables(run, evaluation, opened, target_folder, show, out) -> None:  # type: ignore[no-untyped-def]
+def _print_tables(
+    run: EvaluationRun,
+    evaluation: Evaluation,
+    opened: HiddenStore,
+    target_folder: Path,
+    show: int,
+    out: Path | None,
+) -> None:
     from rich.console import Console
 
     from draftlab.cli.tables import result_tables

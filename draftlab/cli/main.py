@@ -1,8 +1,8 @@
 """`draftlab`: one command a stage, in the order data flows.
 
-Standard output carries results only (a table, or JSON with --json); progress and errors go to standard
-error. Exit codes: 0 done, 1 the user can mend it, 2 usage, 3 gate not met, 5 an extra is missing,
-6 partial and resumable, 130 interrupted.
+Standard output carries results only (a table, or JSON with --json); progress and errors go to
+standard error. Exit codes: 0 done, 1 the user can mend it, 2 usage, 3 gate not met, 5 an extra is
+missing, 6 partial and resumable, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 import os
 import sys
 
-# Waiting threads that spin make torch many times slower beside a busy process; libgomp reads this once.
+# Waiting threads that spin make torch many times slower beside a busy process; libgomp reads this
+# once.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# What transformers falls back to is in our records; its bars and warnings would hide our own.
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 from cyclopts import App, CycloptsError
 
@@ -24,7 +27,8 @@ USAGE, INTERRUPTED = 2, 130
 app = App(
     name="draftlab",
     version=__version__,
-    help="Train, evaluate and debug DFlash drafters: the exact τ of a checkpoint, on a CPU, in minutes.",
+    help="Train, evaluate and debug DFlash drafters: "
+    "the exact τ of a checkpoint, on a CPU, in minutes.",
     help_epilogue="Start here: draftlab demo",
 )
 app.command(prepare.reference, help_epilogue=prepare.REFERENCE_EXAMPLE)
@@ -52,13 +56,13 @@ def code_of(arguments: list[str]) -> int:
             return _fail(MissingExtra(error.name, "torch"))
         raise
     except KeyboardInterrupt:
-        print("\ninterrupted; run the same command again to continue.", file=sys.stderr)  # noqa: T201
+        print("\ninterrupted; run the same command again to continue.", file=sys.stderr)
         return INTERRUPTED
     return 0
 
 
 def _fail(error: DraftlabError) -> int:
-    print(f"error: {error}\n  fix: {error.mend}", file=sys.stderr)  # noqa: T201
+    print(f"error: {error}\n  fix: {error.mend}", file=sys.stderr)
     return error.exit_code
 
 

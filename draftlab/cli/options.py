@@ -41,4 +41,4 @@ Threads = Annotated[
 
 def say(line: str) -> None:
     """A line for the person watching; never part of the result."""
-    print(line, file=sys.stderr)  # noqa: T201
+    print(line, file=sys.stderr)

@@ -42,7 +42,8 @@ def reference(
     Parameters
     ----------
     prompts
-        JSONL: {"prompt": ...}, {"messages": [...]} or {"input_ids": [...]}, with optional id, domain.
+        JSONL: {"prompt": ...}, {"messages": [...]} or {"input_ids": [...]}, with optional id,
+        domain.
     max_new_tokens
         Tokens per completion at most.
     out
@@ -126,7 +127,8 @@ def capture(
     size = sum(shard.num_bytes for shard in index.shards)
     print(
         f"{len(index.sequences)} sequences, layers {_joined(taps)}, {bytes_text(size)} -> {out}\n"
-        f"{index.agreement:.2%} of the {index.num_tokens:,} reference tokens equal the target's argmax"
+        f"{index.agreement:.2%} of the {index.num_tokens:,} reference tokens equal the "
+        "target's argmax"
     )
 
 

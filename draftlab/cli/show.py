@@ -1,8 +1,8 @@
 """Completions in the terminal, round by round: accepted, first wrong, the target's own token.
 
-Readable without colour: the columns say what a token was, and in the running text what the target had
-to say itself stands in brackets. Model text is never sent to the terminal raw; control characters are
-shown as what they are.
+Readable without colour: the columns say what a token was, and in the running text what the target
+had to say itself stands in brackets. Model text is never sent to the terminal raw; control
+characters are shown as what they are.
 """
 
 from __future__ import annotations

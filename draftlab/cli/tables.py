@@ -35,8 +35,8 @@ def _headline(run: EvaluationRun) -> Text:
         f"{run.drafter}: {run.coverage.used} of {run.coverage.total} tensors; "
         f"block {made.block_size}, {made.drafted_per_round} drafted per round\n"
         f"{made.prompts} prompts, {made.completion_tokens:,} tokens, thinking {made.thinking}, "
-        f"temperature {made.temperature:g}; {run.agreement:.2%} of reference tokens are the target's "
-        f"argmax; {made.computed_on}",
+        f"temperature {made.temperature:g}; {run.agreement:.2%} of reference tokens are the "
+        f"target's argmax; {made.computed_on}",
         style="dim",
     )
     return text
@@ -56,14 +56,14 @@ def _methods(run: EvaluationRun) -> Table:
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     width = run.conditions.block_size
     table.add_row("chain", str(width), *_numbers(summary(run.chain)), style="bold")
-    for verified, counts in run.widths.items():
+    for verified, cut in run.widths.items():
         if int(verified) in {2, 4, 8, 12} and int(verified) < width:
-            table.add_row(f"chain cut to {verified}", verified, *_numbers(counts))
+            table.add_row(f"chain cut to {verified}", verified, *_numbers(cut))
     for budget, counts in run.trees.items():
         table.add_row(f"tree of {budget} nodes", str(int(budget) + 1), *_numbers(summary(counts)))
-    for k, counts in run.streaks.items():
+    for k, bound in run.streaks.items():
         if int(k) > 1:
-            table.add_row(f"streak@{k} (bound)", "-", *_numbers(counts), style="dim")
+            table.add_row(f"streak@{k} (bound)", "-", *_numbers(bound), style="dim")
     table.add_row(
         "all-anchor mean (not τ)", "-", f"{run.all_anchor.mean:.3f}", "-", "-", style="dim"
     )

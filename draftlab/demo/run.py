@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftlab.base.progress import Track, silent
+from draftlab.drafter.config import DrafterConfig
 from draftlab.hidden.capture import capture
 from draftlab.hidden.store import HiddenStore
 from draftlab.reference.generate import GreedySettings, generate_reference
 from draftlab.reference.prompts import read_prompts
 from draftlab.replay.evaluate import Evaluation, evaluate, write_run
 from draftlab.target.compute import Compute
-from draftlab.drafter.config import DrafterConfig
 
 PAIR = Path(__file__).parent / "pair"
 TARGET, DRAFTER, PROMPTS = PAIR / "target", PAIR / "drafter", PAIR / "prompts.jsonl"

@@ -106,14 +106,16 @@ def _load_weights(
         parts += [f"not understood: {listing(unknown)}"] if unknown else []
         raise DrafterError(
             f"{files.folder}: {'; '.join(parts)}.",
-            mend="The checkpoint and its config.json do not describe the same drafter; copy it whole.",
+            mend="The checkpoint and its config.json do not describe the same drafter; "
+            "copy it whole.",
         )
     for name, shape in wanted.items():
         found = files.infos[names[name]].shape
         if found != shape:
             raise DrafterError(
                 f"{files.folder}: {name} is {_times(found)}; config.json implies {_times(shape)}.",
-                mend="Check hidden_size, the heads and the number of target_layer_ids in config.json.",
+                mend="Check hidden_size, the heads and the number of target_layer_ids in "
+                "config.json.",
             )
     state = {name: files.read(names[name]).to(device, dtype) for name in wanted}
     drafter.load_state_dict(state, assign=True)
@@ -148,7 +150,10 @@ def save_drafter(folder: Path, drafter: Drafter, *, dtype: torch.dtype, vocab_si
 
 
 def zlab_config(config: DrafterConfig, *, dtype: str, vocab_size: int) -> dict[str, object]:
-    """The config.json that z-lab's own loader reads; block size at both levels for older readers."""
+    """The config.json that z-lab's own loader reads.
+
+    Block size at both levels for older readers.
+    """
     windows = {layer.window for layer in config.layers if layer.window}
     causal = {layer.causal for layer in config.layers}
     nested: dict[str, object] = {

@@ -1,12 +1,12 @@
 """What a DFlash drafter is, from its config.json alone; no torch.
 
 Reads the layouts that z-lab has published: legacy (block size at the top level, taps and mask id in
-`dflash_config`), nested (all in `dflash_config`), with full and sliding layers. Each value remembers
-where it was found. What decides silently whether a drafter works (taps, mask token, RoPE base, block
-size) is never guessed.
+`dflash_config`), nested (all in `dflash_config`), with full and sliding layers. Each value
+remembers where it was found. What decides silently whether a drafter works (taps, mask token, RoPE
+base, block size) is never guessed.
 
-Source: z-lab/dflash, model.py and published config.json files; the rule for causality is that of its
-August 2026 version (`is_causal` if set, else causal in sliding layers only).
+Source: z-lab/dflash, model.py and published config.json files; the rule for causality is that of
+its August 2026 version (`is_causal` if set, else causal in sliding layers only).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from draftlab.base.errors import DraftlabError, DrafterError
+from draftlab.base.errors import DrafterError, DraftlabError
 from draftlab.base.records import Record, read_json
 from draftlab.target.facts import TargetFacts
 from draftlab.target.rope import Rope, read_rope
@@ -185,7 +185,8 @@ class DrafterConfig(Record):
         notes = list(self.notes)
         if self.target_layer_ids[-1] == target.num_layers - 1:
             notes.append(
-                f"tap {target.num_layers - 1} is the output of the last layer, before the final norm."
+                f"tap {target.num_layers - 1} is the output of the last layer, "
+                "before the final norm."
             )
         notes.extend(self._mask_token_notes(target, embedding_rows))
         return tuple(notes)
@@ -201,7 +202,8 @@ class DrafterConfig(Record):
             also = " and the pad token" if mask == target.pad_token_id else ""
             raise DrafterError(
                 f"mask_token_id {mask} is the target's end-of-text token{also}.",
-                mend="Set mask_token_id to a reserved token; a drafter masked with it learns to stop.",
+                mend="Set mask_token_id to a reserved token; "
+                "a drafter masked with it learns to stop.",
             )
         return [f"mask_token_id {mask} is the pad token."] if mask == target.pad_token_id else []
 
@@ -258,8 +260,8 @@ class _Reader:
         value = self._find("target_layer_ids")
         if value is None:
             raise DrafterError(
-                f"config.json has no `target_layer_ids`; looked for `{NESTED}.target_layer_ids` and "
-                "`target_layer_ids`.",
+                f"config.json has no `target_layer_ids`; looked for `{NESTED}.target_layer_ids` "
+                "and `target_layer_ids`.",
                 mend="Add the tapped layers it was trained with; `fc.weight` has "
                 f"(number of taps) x {hidden_size} columns.",
             )
@@ -293,7 +295,8 @@ def _refuse_other_layouts(config: Mapping[str, Any]) -> None:
     if config.get("sample_from_anchor") or config.get("shift_label"):
         raise DrafterError(
             "this drafter predicts one place further from each slot (sample_from_anchor / "
-            "shift_label); this version replays DFlash, whose slot k is the token at its own place.",
+            "shift_label); this version replays DFlash, whose slot k is the token at its own "
+            "place.",
             mend="Point --drafter at a DFlash checkpoint.",
         )
 
@@ -306,8 +309,9 @@ def _rope(config: Mapping[str, Any]) -> tuple[Rope, list[str]]:
     notes = []
     if rope.partial_rotary_factor != 1.0:
         notes.append(
-            f"partial_rotary_factor {rope.partial_rotary_factor:g} is set: z-lab's model rotates the "
-            "whole head and so does the replay, but engines that honour it will draft differently."
+            f"partial_rotary_factor {rope.partial_rotary_factor:g} is set: z-lab's model rotates "
+            "the whole head and so does the replay, but engines that honour it will draft "
+            "differently."
         )
     if rope.scaling.get("mrope_section"):
         notes.append("mrope_section is set (copied from the target?); text positions are 1-D here.")
@@ -328,7 +332,7 @@ def _layers(config: Mapping[str, Any], count: int) -> tuple[LayerAttention, ...]
             "full_attention or sliding_attention.",
             mend="Check that this is a drafter's config and not its target's.",
         )
-    window = config.get("sliding_window")
+    window: Any = config.get("sliding_window")
     if "sliding_attention" in kinds and not window:
         raise DrafterError(
             "config.json has sliding layers and no `sliding_window`.",

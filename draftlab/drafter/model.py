@@ -50,7 +50,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis."""
-        return self.weight * F.rms_norm(x.float(), x.shape[-1:], eps=self.eps).to(x.dtype)
+        normed: Tensor = self.weight * F.rms_norm(x.float(), x.shape[-1:], eps=self.eps).to(x.dtype)
+        return normed
 
 
 class Attention(nn.Module):
@@ -108,7 +109,8 @@ class Attention(nn.Module):
             span,
         )
         mixed = mixed_KNGBD.permute(1, 3, 0, 2, 4).reshape(num_blocks, block_size, -1)
-        return self.o_proj(mixed)
+        out: Tensor = self.o_proj(mixed)
+        return out
 
     def _read(
         self,
@@ -138,7 +140,7 @@ class Attention(nn.Module):
             to_block = to_block.masked_fill(~own_BB, float("-inf"))
         scores = torch.cat([to_context, to_block], dim=-1).float()
         weights = scores.softmax(dim=-1).to(query_KNGBD.dtype)
-        on_context, on_block = weights.split([last - first, block_size], dim=-1)
+        on_context, on_block = torch.split(weights, [last - first, block_size], dim=-1)
         from_context = on_context.reshape(kv_heads, -1, last - first) @ values_KSD
         from_block = on_block.reshape(kv_heads, num_blocks, -1, block_size) @ block[1]
         return from_context.view_as(query_KNGBD) + from_block.view_as(query_KNGBD)
@@ -156,11 +158,15 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., H] -> [..., H]."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
 
 
 class Layer(nn.Module):
-    """Pre-norm attention and MLP. The context enters below `input_layernorm`, as z-lab trains it."""
+    """Pre-norm attention and MLP.
+
+    The context enters below `input_layernorm`, as z-lab trains it.
+    """
 
     def __init__(self, config: DrafterConfig, rule: LayerAttention) -> None:
         super().__init__()
@@ -181,7 +187,8 @@ class Layer(nn.Module):
         x_NBH = x_NBH + self.self_attn(
             self.input_layernorm(x_NBH), anchors_N, context, span, tables
         )
-        return x_NBH + self.mlp(self.post_attention_layernorm(x_NBH))
+        out_NBH: Tensor = x_NBH + self.mlp(self.post_attention_layernorm(x_NBH))
+        return out_NBH
 
 
 class Drafter(nn.Module):
@@ -235,7 +242,8 @@ class Drafter(nn.Module):
         for index, layer in enumerate(self._layers()):
             pair = (context.keys_KSD[index], context.values_KSD[index])
             x_NBH = layer(x_NBH, anchors_N, pair, span, tables)
-        return self.norm(x_NBH)
+        out_NBH: Tensor = self.norm(x_NBH)
+        return out_NBH
 
     def _layers(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]

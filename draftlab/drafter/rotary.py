@@ -1,11 +1,13 @@
 """Rotary position tables of a drafter, for the plain kind and for scaled ones.
 
-Plain rotary: frequencies theta ** (-2i / head_dim), the two halves of a head rotated against each other
-(NEOX layout), the whole head rotated. Scaled kinds (YaRN, linear, llama3) take their frequencies from
-transformers' own functions.
+Plain rotary: frequencies theta ** (-2i / head_dim), the two halves of a head rotated against each
+other (NEOX layout), the whole head rotated. Scaled kinds (YaRN, linear, llama3) take their
+frequencies from transformers' own functions.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +26,7 @@ class Rotary:
         self._inverse, self._attention_factor = _frequencies(config, device)
 
     def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [..., head_dim] for integer positions [...]."""
+        """Cos and sin [..., head_dim] for integer positions [...]."""
         angles = positions.to(torch.float32)[..., None] * self._inverse
         both = torch.cat([angles, angles], dim=-1)
         return both.cos() * self._attention_factor, both.sin() * self._attention_factor
@@ -48,7 +50,8 @@ def _frequencies(config: DrafterConfig, device: torch.device) -> tuple[Tensor, f
             f"{', '.join(['default', *ROPE_INIT_FUNCTIONS])}.",
             mend="Check rope_parameters.",
         )
-    shape = PretrainedConfig(
+    untyped: Any = PretrainedConfig  # its settings are not declared as arguments
+    shape = untyped(
         hidden_size=config.hidden_size,
         num_attention_heads=config.num_attention_heads,
         head_dim=config.head_dim,

@@ -3,9 +3,9 @@
 In:   a reference folder, the target that made it, the layers to tap.  Out: a hidden-state store.
 
 Sequences of like length share a pass. They are padded on the right and no mask is given: every
-decoder-only target is causal, in attention and in linear attention alike, so what stands to the right
-of a token cannot change its state. Layer outputs are taken by hooks, before any final norm; the
-`hidden_states` that transformers returns would hold the last layer's output after it.
+decoder-only target is causal, in attention and in linear attention alike, so what stands to the
+right of a token cannot change its state. Layer outputs are taken by hooks, before any final norm;
+the `hidden_states` that transformers returns would hold the last layer's output after it.
 
 Shape letters: R sequences of a pass, T padded length, H hidden size, V vocabulary.
 """
@@ -121,15 +121,15 @@ def _conditions(
     absent = [i for i in target_layer_ids if not 0 <= i < depth]
     if absent or not target_layer_ids or list(target_layer_ids) != sorted(set(target_layer_ids)):
         raise StoreError(
-            f"layers {list(target_layer_ids)} cannot be tapped: the target has layers 0 to {depth - 1}, "
-            "each at most once, in ascending order.",
+            f"layers {list(target_layer_ids)} cannot be tapped: the target has layers 0 to "
+            f"{depth - 1}, each at most once, in ascending order.",
             mend="Give --layers as counted from 0, or --drafter to take them from its config.",
         )
     made = reference.record.job
     if made.dtype != compute.dtype:
         raise StoreError(
-            f"the reference was decoded in {made.dtype}, this capture would run in {compute.dtype}; "
-            "their texts part within some twenty tokens.",
+            f"the reference was decoded in {made.dtype}, this capture would run in "
+            f"{compute.dtype}; their texts part within some twenty tokens.",
             mend=f"Pass --dtype {made.dtype}, or make the reference again.",
         )
     return CaptureConditions(
@@ -231,7 +231,8 @@ def _shard_groups(completions: Sequence[Completion], size: int) -> list[list[int
     short = [c.id for c in completions if len(c.completion_ids) < 2]
     if short:
         raise StoreError(
-            f"{len(short)} completions have fewer than 2 tokens ({short[0]!r} first): nothing to draft.",
+            f"{len(short)} completions have fewer than 2 tokens ({short[0]!r} first): "
+            "nothing to draft.",
             mend="Leave these prompts out of the reference.",
         )
     numbers = list(range(len(completions)))

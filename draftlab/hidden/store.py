@@ -5,8 +5,8 @@
     STORE/provenance.json         when and by which command
     STORE/job.json, journal.jsonl   only while unfinished
 
-The index and the shards are functions of their inputs alone: a capture that was killed and continued
-ends in the same bytes as one that was not. When and how it ran is in provenance.json.
+The index and the shards are functions of their inputs alone: a capture that was killed and
+continued ends in the same bytes as one that was not. When and how it ran is in provenance.json.
 
 Of sequence `i`, with P prompt and n completion tokens, a shard holds
 

@@ -101,7 +101,8 @@ class Reference:
             state = "is unfinished" if (folder / PARTIAL_NAME).is_file() else "is not a reference"
             raise CompletionsError(
                 f"{folder} {state}: it has no {RECORD_NAME}.",
-                mend="Run the same draftlab reference command again; it continues where it stopped.",
+                mend="Run the same draftlab reference command again; it continues where it "
+                "stopped.",
             )
         record = ReferenceRecord.load(folder / RECORD_NAME)
         rows = folder / ROWS_NAME
@@ -141,7 +142,8 @@ def read_rows(text: str) -> tuple[Completion, ...]:
 class PartialRows:
     """The rows of an unfinished reference; appended batch by batch, dropped when finished.
 
-    Its first line is the digest of the job, so rows of other prompts or settings are never taken over.
+    Its first line is the digest of the job, so rows of other prompts or settings are never taken
+    over.
     """
 
     def __init__(self, folder: Path, job_digest: str) -> None:

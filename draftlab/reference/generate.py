@@ -2,10 +2,10 @@
 
 In:   prompts, a target folder.  Out: a reference folder.
 
-Prompts of one batch are padded on the left and decoded together. The batches are laid out once, from
-all prompts, so that a run that was stopped and continued decodes the same batches and ends in the same
-bytes. Whether a batched, cached decoding agrees with a plain pass of the target is not assumed: capture
-compares every reference token with the target's own argmax and states the share.
+Prompts of one batch are padded on the left and decoded together. The batches are laid out once,
+from all prompts, so that a run that was stopped and continued decodes the same batches and ends in
+the same bytes. Whether a batched, cached decoding agrees with a plain pass of the target is not
+assumed: capture compares every reference token with the target's own argmax and states the share.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -54,7 +55,8 @@ class GreedySettings:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 2:
             raise CompletionsError(
-                f"max_new_tokens is {self.max_new_tokens}: nothing is left to draft after the first token.",
+                f"max_new_tokens is {self.max_new_tokens}: nothing is left to draft after "
+                "the first token.",
                 mend="Pass --max-new-tokens 2 or more.",
             )
         if self.batch_size < 1:
@@ -143,7 +145,8 @@ class PromptEncoder:
             )
         if max(ids) >= vocab_size:
             raise CompletionsError(
-                f"prompt {prompt.key!r} has token id {max(ids)}; the target's ids end at {vocab_size - 1}.",
+                f"prompt {prompt.key!r} has token id {max(ids)}; the target's ids end at "
+                f"{vocab_size - 1}.",
                 mend="Were these input_ids made with another tokenizer?",
             )
         return ids
@@ -163,11 +166,14 @@ class PromptEncoder:
             )
         if self._thinking != "template" and "enable_thinking" not in str(template):
             raise CompletionsError(
-                f"thinking {self._thinking!r} was asked for; this chat template has no such switch.",
+                f"thinking {self._thinking!r} was asked for; this chat template has no such "
+                "switch.",
                 mend="Leave --thinking out.",
             )
         self.template_digest = hashlib.sha256(str(template).encode()).hexdigest()
-        switch = {} if self._thinking == "template" else {"enable_thinking": self._thinking == "on"}
+        switch: dict[str, Any] = {}
+        if self._thinking != "template":
+            switch["enable_thinking"] = self._thinking == "on"
         text = tokenizer.apply_chat_template(
             [message.model_dump() for message in prompt.messages or ()],
             tokenize=False,
@@ -196,7 +202,8 @@ def _complete(
         [[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device
     )
     stops = [] if settings.ignore_eos else list(target.facts.eos_token_ids)
-    config = GenerationConfig(
+    untyped: Any = GenerationConfig
+    config = untyped(
         do_sample=False,
         max_new_tokens=settings.max_new_tokens,
         eos_token_id=stops or None,

@@ -1,8 +1,8 @@
 """Prompts from JSON lines: text, chat messages or token ids.
 
 One object a line: `{"prompt": str}`, `{"messages": [{"role": ..., "content": ...}]}` or
-`{"input_ids": [int]}`, with optional `id` and `domain`. A prompt without an id is known by the digest
-of its content, so a shuffled file names the same prompts.
+`{"input_ids": [int]}`, with optional `id` and `domain`. A prompt without an id is known by the
+digest of its content, so a shuffled file names the same prompts.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     if not prompts:
         raise CompletionsError(
             f"{path} holds no prompts ({len(lines)} lines, all blank).",
-            mend='Write one object a line, e.g. {"messages": [{"role": "user", "content": "..."}]}.',
+            mend="Write one object a line, e.g. "
+            '{"messages": [{"role": "user", "content": "..."}]}.',
         )
     _refuse_twins(path, prompts)
     return tuple(prompts)

@@ -1,1 +1,4 @@
-"""Replay: draft every anchor of every reference completion, and walk the rounds without a target."""
+"""Replay.
+
+Draft every anchor of every reference completion, and walk the rounds without a target.
+"""

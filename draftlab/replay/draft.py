@@ -2,11 +2,12 @@
 
 In:   a drafter with its ends, one stored sequence.  Out: AnchorDrafts, a few numbers per slot.
 
-Anchors go through the drafter in batches that share the context's keys and values. Logits exist for a
-few hundred rows at a time. What a tree needs of a slot is its best log-probabilities: 64 of them decide
-most anchors, the rest are asked again with as many as the largest budget can use.
+Anchors go through the drafter in batches that share the context's keys and values. Logits exist for
+a few hundred rows at a time. What a tree needs of a slot is its best log-probabilities: 64 of them
+decide most anchors, the rest are asked again with as many as the largest budget can use.
 
-Shape letters: A anchors, B slots, D = B - 1 drafted slots, H hidden size, V vocabulary, K best tokens.
+Shape letters: A anchors, B slots, D = B - 1 drafted slots, H hidden size, V vocabulary, K best
+tokens.
 """
 
 from __future__ import annotations

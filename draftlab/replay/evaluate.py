@@ -1,4 +1,6 @@
-"""Evaluate one drafter on one store: draft every anchor once, walk every question, write the record.
+"""Evaluate one drafter on one store.
+
+Draft every anchor once, walk every question, write the record.
 
 In:   a store, a drafter, the target's folder (its config, embedding and head only).
 Out:  EvaluationRun, and on request run.json with the drafts of every anchor beside it.
@@ -10,11 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors.numpy import save_file
 
-from draftlab.base.errors import DraftlabError, DrafterError
+from draftlab.base.errors import DrafterError, DraftlabError
 from draftlab.base.progress import Track, silent
 from draftlab.base.records import Provenance, sha256_file, whole_file
 from draftlab.drafter.checkpoint import LoadedDrafter, load_drafter
@@ -31,6 +35,7 @@ from draftlab.replay.result import (
     summary,
 )
 from draftlab.replay.walks import (
+    Counts,
     all_anchor,
     chain_accepted,
     gather,
@@ -55,7 +60,7 @@ class Evaluation:
     drafts: tuple[AnchorDrafts, ...]
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913  # the last three are keyword-only options with defaults
     store: HiddenStore,
     drafter_folder: Path,
     target_folder: Path,
@@ -105,8 +110,8 @@ def require_same_states(store: HiddenStore, loaded: LoadedDrafter, compute: Comp
     taps = loaded.drafter.config.target_layer_ids
     if conditions.target_fingerprint != loaded.target_fingerprint:
         raise DrafterError(
-            f"the store was captured from a target with fingerprint {conditions.target_fingerprint}; "
-            f"--target has {loaded.target_fingerprint}.",
+            f"the store was captured from a target with fingerprint "
+            f"{conditions.target_fingerprint}; --target has {loaded.target_fingerprint}.",
             mend="Point --target at the target of the store.",
         )
     if conditions.target_layer_ids != taps:
@@ -122,8 +127,8 @@ def require_same_states(store: HiddenStore, loaded: LoadedDrafter, compute: Comp
         )
     if conditions.temperature != 0:
         raise DrafterError(
-            f"the completions were sampled at temperature {conditions.temperature:g}; replay is exact "
-            "for greedy text.",
+            f"the completions were sampled at temperature {conditions.temperature:g}; replay is "
+            "exact for greedy text.",
             mend="Make a greedy reference.",
         )
 
@@ -141,7 +146,7 @@ def write_run(evaluation: Evaluation, path: Path) -> EvaluationRun:
     return run
 
 
-def _columns(drafts: Sequence[AnchorDrafts]) -> Mapping[str, np.ndarray]:  # type: ignore[type-arg]
+def _columns(drafts: Sequence[AnchorDrafts]) -> dict[str, npt.NDArray[Any]]:
     """All anchors of all completions below each other, and how many each completion has."""
     names = (
         "drafted_AD",
@@ -212,7 +217,7 @@ def _run(
     )
 
 
-def _summary_of(accepted: Sequence[np.ndarray]) -> WalkSummary:  # type: ignore[type-arg]
+def _summary_of(accepted: Sequence[Counts]) -> WalkSummary:
     return summary(gather(walks_of(accepted)))
 
 

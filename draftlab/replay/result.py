@@ -3,11 +3,12 @@
     τ              tokens committed / rounds, pooled over all completions: a ratio of sums
     τ macro        mean over completions of each one's own τ
     accepted       drafted tokens of a round that matched the reference
-    committed      accepted + 1 (the target's own token); a round cut by the end commits what was left
+    committed      accepted + 1 (the target's own token); a round cut by the end commits what was
+                   left
     streak@k       τ of the walk in which a slot counts as right if the reference token is among the
                    drafter's k best: an upper bound for any tree of width k; not a tree of k nodes
-    all-anchor     1 + mean accepted over all anchors, which trainers log; not τ: easy stretches hold
-                   more anchors per round
+    all-anchor     1 + mean accepted over all anchors, which trainers log; not τ: easy stretches
+                   hold more anchors per round
 
 Tokens that can be committed are those of a completion but the first, which the prefill gives.
 """
@@ -81,7 +82,8 @@ class SlotRates(Record):
     anchors: int
     """Anchors (all of them, walked or not) whose completion reaches this slot."""
     top1: int
-    """Of these, anchors at which the drafter's best token is the reference's, whatever came before."""
+    """Of these, anchors at which the drafter's best token is the reference's, whatever came
+    before."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -13,7 +13,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class RowScores:
-    """What is kept of a batch of rows. Token order is: larger logit first, then smaller token id."""
+    """What is kept of a batch of rows.
+
+    Token order is: larger logit first, then smaller token id.
+    """
 
     best_token_R: Tensor
     """int64: the drafted token."""

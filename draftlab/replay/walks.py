@@ -1,7 +1,7 @@
 """Drafts of every anchor -> rounds: the walks that a server would have made, and their counts.
 
-One set of drafts answers every question: the chain, the chain cut to a narrower verify width, the tree
-of every budget, the top-k streak. Each walks its own anchors.
+One set of drafts answers every question: the chain, the chain cut to a narrower verify width, the
+tree of every budget, the top-k streak. Each walks its own anchors.
 
 Shape letters: A anchors of one completion, D drafted slots.
 """
@@ -22,7 +22,8 @@ Counts = npt.NDArray[np.int64]
 
 def leading_run(matches_AD: npt.NDArray[np.bool_]) -> Counts:
     """How many leading True there are in each row."""
-    return np.logical_and.accumulate(matches_AD, axis=1).sum(axis=1)
+    counts: Counts = np.logical_and.accumulate(matches_AD, axis=1).sum(axis=1)
+    return counts
 
 
 def chain_accepted(drafts: AnchorDrafts) -> Counts:
@@ -37,7 +38,8 @@ def streak_accepted(drafts: AnchorDrafts, k: int) -> Counts:
 
 def tree_accepted(drafts: AnchorDrafts, budget: int) -> Counts:
     """Accepted tokens per anchor of the best-first tree with `budget` nodes below the root."""
-    return (drafts.path_ranks_AD <= budget).sum(axis=1)
+    counts: Counts = (drafts.path_ranks_AD <= budget).sum(axis=1)
+    return counts
 
 
 def tree_rounds_by_budget(drafts: Sequence[AnchorDrafts]) -> Counts:

@@ -1,1 +1,4 @@
-"""What a target model is, read from its folder: facts from config.json, the ends from its tensors."""
+"""What a target model is, read from its folder.
+
+Facts from config.json, the ends from its tensors.
+"""

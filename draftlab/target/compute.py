@@ -1,7 +1,7 @@
 """Where and how to compute: device, number type, threads; chosen on purpose, and said.
 
-Threads: one per core this process may use, less what other processes keep busy. Waiting threads that
-spin beside a busy process make torch several times slower than one thread alone.
+Threads: one per core this process may use, less what other processes keep busy. Waiting threads
+that spin beside a busy process make torch several times slower than one thread alone.
 """
 
 from __future__ import annotations

@@ -162,7 +162,8 @@ def _need(text: Mapping[str, Any], nested_under: str, *keys: str) -> int:
         return value
     raise TargetError(
         f"config.json has none of {', '.join(f'`{key}`' for key in keys)} at {where}.",
-        mend=f"Check that this is a language model's config (nested keys tried: {', '.join(_NESTED_KEYS)}).",
+        mend=f"Check that this is a language model's config (nested keys tried: "
+        f"{', '.join(_NESTED_KEYS)}).",
     )
 
 
@@ -222,5 +223,5 @@ def _linear(text: Mapping[str, Any], nested_under: str) -> LinearAttentionFacts:
 def _ids(value: object) -> tuple[int, ...]:
     if value is None:
         return ()
-    values = value if isinstance(value, list) else [value]
+    values: list[Any] = value if isinstance(value, list) else [value]
     return tuple(int(v) for v in values)

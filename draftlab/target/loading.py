@@ -5,6 +5,8 @@ Shape letters: R sequences, T positions, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,18 @@ from transformers import (
     GenerationConfig,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 
 from draftlab.base.errors import TargetError
 from draftlab.base.quantities import listing
 from draftlab.target.compute import Compute
 from draftlab.target.facts import TargetFacts
 from draftlab.target.tensors import TensorFiles
+
+# transformers' auto-classes are untyped; past this line they are Any.
+_auto_model: Any = AutoModelForCausalLM
+_auto_tokenizer: Any = AutoTokenizer
+_generation_config: Any = GenerationConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +55,10 @@ def load_target(folder: Path, compute: Compute) -> LoadedTarget:
     facts = TargetFacts.from_folder(folder)
     fingerprint = TensorFiles.open(folder).fingerprint()
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=compute.torch_dtype, output_loading_info=True, local_files_only=True
-        )
+        with _without_bars():
+            model, info = _auto_model.from_pretrained(
+                folder, dtype=compute.torch_dtype, output_loading_info=True, local_files_only=True
+            )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise TargetError(
             f"transformers cannot load {folder}: {str(error).splitlines()[0][:300]}.",
@@ -64,24 +73,44 @@ def load_target(folder: Path, compute: Compute) -> LoadedTarget:
         )
     model = model.eval().requires_grad_(requires_grad=False).to(compute.torch_device)
     # The folder's generation settings (penalties, sampling) would bend greedy decoding silently.
-    model.generation_config = GenerationConfig()
+    model.generation_config = _generation_config()
     return LoadedTarget(model, facts, fingerprint, _decoder_layers(model, facts))
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Loading shows no progress bar of its own."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The target's tokenizer.
 
+    A folder without tokenizer files is refused here: transformers would hand out an empty one.
+
     Raises:
         TargetError: the folder has none that transformers can read.
     """
+    mend = 'Copy the tokenizer files there, or give prompts as {"input_ids": [...]}.'
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise TargetError(f"{folder} has no tokenizer files.", mend=mend)
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        tokenizer: PreTrainedTokenizerBase = _auto_tokenizer.from_pretrained(
             folder, local_files_only=True
         )
     except (OSError, ValueError, KeyError) as error:
+        first_line = str(error).splitlines()[0][:200]
         raise TargetError(
-            f"{folder} has no tokenizer that transformers can read: {str(error).splitlines()[0][:200]}.",
-            mend='Copy the tokenizer files, or give prompts as {"input_ids": [...]}.',
+            f"{folder}: transformers cannot read its tokenizer: {first_line}.", mend=mend
         ) from error
     return tokenizer
 

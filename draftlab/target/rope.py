@@ -1,7 +1,7 @@
 """One reader for rotary settings, for targets and drafters alike.
 
-Newer configs keep the base in `rope_parameters` (sometimes one entry per layer type), older ones in a
-flat `rope_theta` with `rope_scaling` beside it. Reading only one of the two is a bug seen in five
+Newer configs keep the base in `rope_parameters` (sometimes one entry per layer type), older ones in
+a flat `rope_theta` with `rope_scaling` beside it. Reading only one of the two is a bug seen in five
 projects: nothing errors, the base is 100 times off, and acceptance quietly falls. Nested wins; a
 different flat value beside it is reported.
 """

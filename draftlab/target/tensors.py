@@ -1,8 +1,8 @@
 """The tensors of a model folder: which there are, in which file, read one by one.
 
 Serves targets and drafters. A folder is checked against its own index before anything is read, so a
-missing shard or a pointer file in place of one is an error and never a random weight. Only safetensors
-are read here; they hold no code.
+missing shard or a pointer file in place of one is an error and never a random weight. Only
+safetensors are read here; they hold no code.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Train a drafter on a store: random anchors, the target's own tokens as labels, hard cross-entropy."""
+"""Train a drafter on a store.
+
+Random anchors, the target's own tokens as labels, hard cross-entropy.
+"""

@@ -1,8 +1,8 @@
 """Stored sequences -> anchored blocks with labels.
 
 A completion of n tokens has the anchors 0..n-2: a known token whose successor is the target's own.
-Prompt tokens are never anchors and never labels. Slot k of the block anchored at completion token `a`
-is labelled with completion token `a + k`; slots past the end have no label.
+Prompt tokens are never anchors and never labels. Slot k of the block anchored at completion token
+`a` is labelled with completion token `a + k`; slots past the end have no label.
 
 Shape letters: N blocks, B slots, D = B - 1 drafted slots, n completion tokens.
 """
@@ -33,7 +33,10 @@ class Blocks:
 
 
 def random_anchors(num_tokens: int, count: int, generator: torch.Generator) -> Tensor:
-    """`count` different anchors of a completion of `num_tokens`, ascending; all if there are fewer."""
+    """`count` different anchors of a completion of `num_tokens`, ascending.
+
+    All if there are fewer.
+    """
     order = torch.randperm(num_tokens - 1, generator=generator)
     return order[:count].sort().values
 

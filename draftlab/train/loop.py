@@ -3,8 +3,9 @@
 In:   a store, the target's embedding and head, a drafter's shape, a TrainConfig.
 Out:  a folder in z-lab's layout, and log.jsonl beside the weights.
 
-Labels are the target's tokens as decoded; nothing is added to the states and nothing else reaches the
-head, so what is learned is what is drafted at inference. The forward is the one that replay uses.
+Labels are the target's tokens as decoded; nothing is added to the states and nothing else reaches
+the head, so what is learned is what is drafted at inference. The forward is the one that replay
+uses.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class _Parts:
     generator: torch.Generator
 
 
-def train(
+def train(  # noqa: PLR0913  # six parts that form no group, three keyword-only options
     store: HiddenStore,
     target_folder: Path,
     shape: DrafterConfig,

@@ -11,7 +11,7 @@ from draftlab.target.rope import PLAIN, Rope
 _HEAD_DIMS = (128, 64, 48, 32, 16)
 
 
-def shape_for_target(
+def shape_for_target(  # noqa: PLR0913  # one target, then keyword-only settings of a shape
     target_folder: Path,
     *,
     target_layer_ids: tuple[int, ...],
@@ -23,10 +23,10 @@ def shape_for_target(
 ) -> DrafterConfig:
     """A drafter of full-attention layers with plain rotary positions over the whole head.
 
-    Heads are as wide as the largest of 128, 64, 48, 32, 16 that divides the hidden size into at least
-    two; every query head has its own key-value head below 1,024, and four share one above. Rotary
-    settings that belong to the target only (partial, multi-axis) are left behind: a drafter that
-    inherits them is rotated one way by its trainer and another by engines.
+    Heads are as wide as the largest of 128, 64, 48, 32, 16 that divides the hidden size into at
+    least two; every query head has its own key-value head below 1,024, and four share one above.
+    Rotary settings that belong to the target only (partial, multi-axis) are left behind: a drafter
+    that inherits them is rotated one way by its trainer and another by engines.
 
     Raises:
         DrafterError: the values do not make a drafter.

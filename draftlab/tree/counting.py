@@ -99,9 +99,12 @@ def shortest_preceded(bar_P: Reals, score: float, bucket: int, last: int) -> int
 
 @part
 def drop_unreachable(search: Search, counted: int) -> int:
-    """Seek no longer the prefixes that `max_budget` nodes precede; return the new COUNTED."""
+    """Seek no longer the prefixes that `max_budget` nodes precede; return the new COUNTED.
+
+    Stops at LAST = FIRST - 1 at the latest: then nothing is counted any more.
+    """
     last = search.state[LAST]
-    while last + counted > search.max_budget and last >= search.state[FIRST]:
+    while last + counted > search.max_budget:
         counted -= search.before_P[last]
         last -= 1
     search.state[LAST] = last

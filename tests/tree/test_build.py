@@ -6,12 +6,15 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from draftlab.tree.build import NO_PARENT, NO_TOKEN, DraftTree, best_first_tree, chain_tree
 from draftlab.tree.walk import accepted_path
+
+# Busy machines are no failures.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # Shape letters: D slots, V vocabulary.
 
@@ -71,7 +74,7 @@ tables = arrays(
 references = st.lists(st.integers(0, 5), max_size=6)
 
 
-@settings(deadline=None)
+@patient
 @given(tied_tables, st.integers(1, 100))
 def test_a_tree_holds_the_most_probable_prefixes_in_order(log_probs_DV, node_budget):
     tree = best_first_tree(log_probs_DV, node_budget)
@@ -94,6 +97,7 @@ def test_a_tree_has_the_nodes_of_the_published_builder(node_budget, decimals):
     assert nodes[1:] == published_nodes(log_probs_DV, node_budget)
 
 
+@patient
 @given(tables, st.integers(1, 40))
 def test_every_field_of_a_node_follows_from_its_parent(log_probs_DV, node_budget):
     tree = best_first_tree(log_probs_DV, node_budget)
@@ -110,6 +114,7 @@ def test_every_field_of_a_node_follows_from_its_parent(log_probs_DV, node_budget
         assert tree.token_ranks[node] == len(better)
 
 
+@patient
 @given(tables, st.integers(1, 12), references)
 def test_a_larger_budget_never_accepts_fewer_tokens(log_probs_DV, node_budget, reference):
     small = best_first_tree(log_probs_DV, node_budget)
@@ -119,6 +124,7 @@ def test_a_larger_budget_never_accepts_fewer_tokens(log_probs_DV, node_budget, r
     assert token_paths(large)[: small.node_count] == token_paths(small)
 
 
+@patient
 @given(tables, st.integers(1, 12), references)
 def test_a_tree_that_holds_the_chain_accepts_no_fewer_tokens(log_probs_DV, node_budget, reference):
     tree, chain = best_first_tree(log_probs_DV, node_budget), chain_tree(log_probs_DV)
@@ -140,6 +146,7 @@ def test_worked_example_of_three_slots():
     assert accepted_path(chain_tree(log_probs_DV), target) == ()
 
 
+@patient
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6), references)
 def test_a_tree_without_branches_is_the_chain(drafted, reference):
     """CASES D-12: one possible token per slot, budget = depth."""

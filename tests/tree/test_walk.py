@@ -5,13 +5,16 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import draftlab
 from draftlab.tree.build import best_first_tree, chain_tree
 from draftlab.tree.ranks import rank_reference_paths
 from draftlab.tree.walk import accepted_path, all_anchor_mean, walk, walk_budgets
+
+# Busy machines are no failures.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # Shape letters: N anchors, D slots, V vocabulary.
 
@@ -89,6 +92,7 @@ def test_nothing_to_commit_takes_no_rounds():
         all_anchor_mean([])
 
 
+@patient
 @given(lengths())
 def test_a_walk_commits_every_token_once(accepted):
     rounds = walk(accepted)
@@ -108,6 +112,7 @@ def test_lengths_that_cannot_be_are_refused(accepted):
             function(accepted)
 
 
+@patient
 @given(rank_rows(), st.integers(1, 9))
 def test_all_budgets_at_once_are_the_single_walks(ranks_ND, max_budget):
     rounds_B = walk_budgets(ranks_ND, len(ranks_ND), max_budget)
@@ -162,6 +167,7 @@ def test_a_budget_below_one_is_refused():
         walk_budgets(np.ones((1, 1), np.int32), 1, 0)
 
 
+@patient
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.lists(st.integers(0, 5), max_size=6))
 def test_accepted_tokens_are_the_longest_shared_prefix_with_the_reference(drafted, reference):
     log_probs_DV = np.log(np.full((len(drafted), 4), 0.1))
@@ -180,7 +186,7 @@ def test_accepted_tokens_are_the_longest_shared_prefix_with_the_reference(drafte
         assert [tree.parents[node] for node in path] == [0, *path][: len(path)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(patient, max_examples=40)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 3, 8, 20]))
 def test_ranks_walk_as_a_loop_that_builds_every_tree(seed, max_budget):
     """From tables to rounds: one tree per round and budget, followed token by token."""
