@@ -21,9 +21,11 @@ from transformers import DynamicCache
 
 def load_zlab_drafter(folder: Path):
     """z-lab's own module, in float32."""
-    return importlib.import_module("dflash.model").DFlashDraftModel.from_pretrained(
-        folder, dtype=torch.float32
-    ).eval()
+    return (
+        importlib.import_module("dflash.model")
+        .DFlashDraftModel.from_pretrained(folder, dtype=torch.float32)
+        .eval()
+    )
 
 
 @torch.inference_mode()
@@ -47,7 +49,10 @@ def tree_loop(drafter, target, prompt: Sequence[int], tokens: int, budget: int) 
     """Committed tokens per round of a DDTree loop with `budget` nodes below the root."""
     cache, draft_cache = DynamicCache(), DynamicCache()
     out = target(
-        torch.tensor([list(prompt)]), past_key_values=cache, use_cache=True, output_hidden_states=True
+        torch.tensor([list(prompt)]),
+        past_key_values=cache,
+        use_cache=True,
+        output_hidden_states=True,
     )
     features = _features(out.hidden_states, drafter.target_layer_ids)
     token, start, committed = int(out.logits[0, -1].argmax()), len(prompt), []

@@ -162,7 +162,9 @@ def time_loop(name, counts, prompts, arguments, loop) -> float:
         seconds.append(took)
     for i, theirs in enumerate(results):
         compared += require_same(f"{name}, prompt {i}", counts.committed[i], theirs, BLOCK)
-    print(f"{name:>12} {counts.rounds:7} {compared:9} {statistics.median(seconds):8.1f}", flush=True)
+    print(
+        f"{name:>12} {counts.rounds:7} {compared:9} {statistics.median(seconds):8.1f}", flush=True
+    )
     return statistics.median(seconds)
 
 

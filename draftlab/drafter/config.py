@@ -333,6 +333,12 @@ def _layers(config: Mapping[str, Any], count: int) -> tuple[LayerAttention, ...]
             mend="Check that this is a drafter's config and not its target's.",
         )
     window: Any = config.get("sliding_window")
+    if "sliding_attention" in kinds and config.get("use_sliding_window") is False:
+        raise DrafterError(
+            "config.json has sliding layers and use_sliding_window false: z-lab's loader then "
+            "drops the window and keeps the layers causal.",
+            mend="Set use_sliding_window to true, or the layers to full_attention, as trained.",
+        )
     if "sliding_attention" in kinds and not window:
         raise DrafterError(
             "config.json has sliding layers and no `sliding_window`.",

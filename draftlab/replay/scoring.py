@@ -29,7 +29,7 @@ class RowScores:
 
 
 def score_rows(logits_RV: Tensor, path_tokens_R: Tensor, width: int) -> RowScores:
-    """Rank the reference tokens and keep the `width` best log-probabilities.
+    """Rank the reference tokens and keep the `width` >= 2 best log-probabilities.
 
     Log-probabilities are float32 logits less a float32 log-sum-exp over the vocabulary, as
     liranringel/ddtree@c96427a computes them.
@@ -48,11 +48,10 @@ def score_rows(logits_RV: Tensor, path_tokens_R: Tensor, width: int) -> RowScore
     if tied.numel():
         rank_R[tied] += _smaller_equals(logits_RV[tied], path_tokens_R[tied])
     best_R = top.indices[:, 0].clone()
-    if width > 1:
-        shared = torch.nonzero(top.values[:, 0] == top.values[:, 1])[:, 0]
-        if shared.numel():
-            is_best = logits_RV[shared] == top.values[shared, :1]
-            best_R[shared] = is_best.to(torch.uint8).argmax(dim=-1)
+    shared = torch.nonzero(top.values[:, 0] == top.values[:, 1])[:, 0]
+    if shared.numel():
+        is_best = logits_RV[shared] == top.values[shared, :1]
+        best_R[shared] = is_best.to(torch.uint8).argmax(dim=-1)
     return RowScores(
         best_token_R=best_R,
         path_rank_R=rank_R,

@@ -227,7 +227,9 @@ def test_a_gate_that_is_not_met_exits_with_3(said, small_pair):
     require_two_lines(result, "below the gate of 5", code=3)
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["evaluate"], ["evaluate", "x", "--budgets", "a"]])
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["evaluate"], ["evaluate", "x", "--budgets", "a"]]
+)
 def test_wrong_usage_exits_with_2(said, arguments):
     code, _ = said(*arguments)
     assert code == 2

@@ -69,7 +69,7 @@ def test_the_targets_own_view_of_each_token_is_kept(made):
 
 
 def test_a_tap_of_the_last_layer_is_taken_before_the_final_norm(made, tmp_path):
-    """transformers returns that state after the norm; norming ours must give it."""
+    """Transformers returns that state after the norm; norming ours must give it."""
     target, reference, _, _ = made
     last = tiny.load_target(target).config.get_text_config().num_hidden_layers - 1
     store = capture(reference, target, (last,), tmp_path / "last", pipeline.FP32)

@@ -418,6 +418,18 @@ def test_inputs_that_cannot_be_right_are_refused(name, index, value, complaint):
             rank_reference_paths(**inputs, max_budget=64, threads=threads)
 
 
+def test_a_path_token_beyond_the_table_cannot_beat_the_last_one_in_it():
+    tables_NDV, references = many_anchors(count=3)
+    inputs = kernel_inputs(tables_NDV, references, 4)
+    inputs["path_token_ranks_ND"][1, 2] = 4
+    inputs["path_log_probs_ND"][1, 2] = np.nextafter(
+        inputs["top_log_probs_NDK"][1, 2, 3], np.float32(0)
+    )
+
+    with pytest.raises(ValueError, match="not the one that its rank has"):
+        rank_reference_paths(**inputs, max_budget=64)
+
+
 def test_positive_log_probabilities_are_refused():
     inputs = kernel_inputs(np.full((1, 2, 3), 0.5, np.float32), [[0, 0]], 3)
 
@@ -477,8 +489,9 @@ def test_without_numba_the_ranks_are_the_same(interpreted, width):
 
 
 def test_without_numba_wrong_inputs_are_refused_alike(interpreted):
-    for index, value in (((last, 9, 119), np.nan), ((last, 5, 60), -0.001)):
+    for index, value in (((last, 9, 119), np.nan), ((last, 5, 60), -0.001), ((last, 9, 0), 0.5)):
         inputs = spoiled("top_log_probs_NDK", index, value)
+        inputs["path_token_ranks_ND"][:] = -1
         with pytest.raises(ValueError, match=f"anchor {last}: .*descending order and free of NaN"):
             interpreted.rank_reference_paths(**inputs, max_budget=64)
 
