@@ -1,10 +1,10 @@
 """draftlab's evaluation against decoding loops with the real target: same prompts, one run.
 
-One side decodes: z-lab's own loop (PyPI `dflash`) for the chain, a plain DDTree loop for the trees of
-16 to 1,024 nodes, each prompt by itself, as the public scripts do. The other replays: reference and
-capture once, then one `evaluate` that yields the chain, every budget 1..1024, every verify width and
-every streak. Accepted lengths must be identical in every round but those the end of the text touches;
-the script fails if they are not.
+One side decodes: z-lab's own loop (PyPI `dflash`) for the chain, a plain DDTree loop for the trees
+of 16 to 1,024 nodes, each prompt by itself, as the public scripts do. The other replays: reference
+and capture once, then one `evaluate` that yields the chain, every budget 1..1024, every verify
+width and every streak. Accepted lengths must be identical in every round but those the end of the
+text touches; the script fails if they are not.
 
     python benchmarks/evaluate.py                    # a small Qwen3 pair, made and fitted on the spot
     python benchmarks/evaluate.py --prompts 8        # quicker

@@ -1,4 +1,4 @@
-"""Capture: the right states for every batch shape, resumed to the same bytes, wrong ones refused."""
+"""Capture: right states for every batch shape, resumed to the same bytes, wrong ones refused."""
 
 import json
 import signal

@@ -1,7 +1,7 @@
 """The proof: replay's rounds are those of decoding loops that run the real target.
 
-Every list of committed tokens is compared element by element, per prompt, for the chain and for trees
-of several budgets, on four architectures. The loops are tests/oracles.py (no cache, no batching, no
+Every list of committed tokens is compared element by element, per prompt, for the chain and for
+trees of several budgets, on four architectures. The loops are tests/oracles.py (no cache, no batching, no
 code of draftlab), z-lab's own (PyPI `dflash`) and transformers' own. Drafters are fitted to the
 prompts' completions until they accept some drafts and miss others.
 """
@@ -73,7 +73,8 @@ def rounds_of(decoded):
 
 def explain(decoded, ours, what):
     """A difference within rounding is said to be one; it is still a failure to look at."""
-    return f"{what}: loop {decoded.committed}, replay {ours}; smallest margin {decoded.smallest_margin:.2e}"
+    margin = f"smallest margin {decoded.smallest_margin:.2e}"
+    return f"{what}: loop {decoded.committed}, replay {ours}; {margin}"
 
 
 @pytest.mark.parametrize("architecture", SHAPES)
@@ -156,8 +157,9 @@ def cut_walk(case, prompt, width):
 
 @peers.needs_zlab
 def test_chain_rounds_equal_z_labs_own_loop(case_of):
-    """PyPI `dflash` 0.1.0, which shortens its last blocks: asked for a block more and then cut,
-    every round can be compared.
+    """PyPI `dflash` 0.1.0.
+
+    It shortens its last blocks: asked for a block more and then cut, every round can be compared.
     """
     case, model = with_model(case_of)
     more = TOKENS + case.evaluation.run.conditions.block_size

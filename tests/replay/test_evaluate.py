@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from draftlab.cli.main import code_of
 from draftlab.drafter.ends import load_ends, open_target
 from draftlab.hidden.store import HiddenStore
+from draftlab.replay import draft
 from draftlab.replay.draft import AnchorDrafts
 from draftlab.replay.evaluate import evaluate, write_run
 from draftlab.replay.result import EvaluationRun
@@ -150,8 +151,6 @@ def test_padding_rows_of_the_head_are_never_drafted(small_pair, tmp_path):
 
 def test_drafts_do_not_depend_on_how_anchors_are_batched(small_pair, monkeypatch, evaluation):
     """The same drafts one anchor at a time, and logits a few rows at a time."""
-    from draftlab.replay import draft
-
     monkeypatch.setattr(draft, "_ATTENTION_VALUES_AT_ONCE", 1)
     monkeypatch.setattr(draft, "_FEWEST_LOGIT_ROWS", 3)
     monkeypatch.setattr(draft, "_LOGIT_VALUES_AT_ONCE", 1)

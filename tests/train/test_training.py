@@ -1,4 +1,4 @@
-"""Training: clean labels, decayed hard cross-entropy, blocks that never see each other; and it learns."""
+"""Training: clean labels, decayed hard cross-entropy, blocks that never meet; and it learns."""
 
 import math
 
