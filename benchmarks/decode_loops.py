@@ -1,8 +1,8 @@
-"""The other side of benchmarks/evaluate.py: decoding loops with the real target, one round at a time.
+"""The other side of benchmarks/evaluate.py: decoding with the real target, one round at a time.
 
 The chain is z-lab's own program (PyPI `dflash`). The trees are a plain, faithful DDTree loop around
-z-lab's drafter: Python heap, one target pass over all nodes with a tree mask, accepted keys and values
-gathered to the front of the cache (arXiv:2604.12989, section 4). Both keep caches, as served.
+z-lab's drafter: Python heap, one target pass over all nodes with a tree mask, accepted keys and
+values gathered to the front of the cache (arXiv:2604.12989, section 4). Both keep caches, as served.
 """
 
 from __future__ import annotations

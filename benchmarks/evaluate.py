@@ -6,8 +6,8 @@ and capture once, then one `evaluate` that yields the chain, every budget 1..102
 width and every streak. Accepted lengths must be identical in every round but those the end of the
 text touches; the script fails if they are not.
 
-    python benchmarks/evaluate.py                    # a small Qwen3 pair, made and fitted on the spot
-    python benchmarks/evaluate.py --prompts 8        # quicker
+    python benchmarks/evaluate.py              # a small Qwen3 pair, made and fitted on the spot
+    python benchmarks/evaluate.py --prompts 8  # quicker
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 
 
 def require_same(what: str, ours: Sequence[int], theirs: Sequence[int], block: int) -> int:
-    """Rounds compared: all but those in which the end of the text may cut the block or the round."""
+    """Rounds compared: all but those in which the end of the text may cut block or round."""
     left, compared = sum(ours), 0
     for mine, other in zip(ours, theirs, strict=False):
         left -= mine
@@ -151,7 +151,7 @@ def compare(root: Path, arguments: argparse.Namespace) -> None:
           f"{arguments.rounds}; also every budget, width and streak")  # fmt: skip
     once = replay + reference_s + capture_s
     print(f"with reference and capture    {once:8.2f} s   {total / once:6.0f}x   "
-          f"(reference {reference_s:.1f} s, capture {capture_s:.1f} s; once per target)")  # fmt: skip
+          f"reference {reference_s:.1f} s, capture {capture_s:.1f} s")  # fmt: skip
 
 
 def time_loop(name, counts, prompts, arguments, loop) -> float:

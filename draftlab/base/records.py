@@ -60,6 +60,8 @@ class Document(Record):
     """A record that lives in a file of its own, under a schema name and version."""
 
     SCHEMA: ClassVar[str]
+    INDENT: ClassVar[int | None] = 1
+    """Spaces per level in the file; None where long lists of numbers would take a line each."""
 
     def save(self, path: Path) -> None:
         """Write atomically, `schema` first."""
@@ -68,7 +70,10 @@ class Document(Record):
     def text(self) -> str:
         """The JSON text of this document; the same record gives the same bytes."""
         body = {"schema": self.SCHEMA, **self.model_dump(mode="json", by_alias=True)}
-        return json.dumps(body, indent=1, ensure_ascii=False) + "\n"
+        separators = (",", ":") if self.INDENT is None else None
+        return (
+            json.dumps(body, indent=self.INDENT, separators=separators, ensure_ascii=False) + "\n"
+        )
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -114,6 +119,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return body
 
 
+def json_lines(text: str) -> list[str]:
+    """The lines of a JSONL text; the last one is what no newline has ended, often empty.
+
+    Not `str.splitlines`: that also breaks at U+2028 and its like, which JSON strings may hold.
+    """
+    return text.split("\n")
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; on success it is synced and renamed over `path`.
@@ -135,6 +148,24 @@ def whole_file(path: Path) -> Iterator[Path]:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left beside their targets in `folder`."""
+    for part in folder.glob(".*.part"):
+        pid = part.name.split(".")[-2]
+        if pid.isdigit() and not _is_running(int(pid)):
+            part.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's
+    return True
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -25,8 +25,10 @@ from draftlab.base.progress import Track, silent
 from draftlab.base.records import (
     Provenance,
     Record,
+    json_lines,
     read_json,
     sha256_file,
+    sweep,
     whole_file,
     write_atomic,
 )
@@ -183,6 +185,7 @@ def _refuse_other(out: Path, mine: dict[str, object], theirs: dict[str, object])
 def _begin(out: Path, job: CaptureJob, target_folder: Path) -> dict[int, ShardReceipt]:
     """Shards that an earlier run of the same job has finished; or a fresh start."""
     out.mkdir(parents=True, exist_ok=True)
+    sweep(out)
     if not (out / JOB_NAME).is_file():
         write_atomic(out / JOB_NAME, (job.model_dump_json(indent=1) + "\n").encode())
         made = CaptureProvenance(
@@ -205,13 +208,12 @@ def _begin(out: Path, job: CaptureJob, target_folder: Path) -> dict[int, ShardRe
 def _whole_lines(path: Path) -> list[str]:
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    return [line for line in lines if line.endswith("\n")]
+    return json_lines(path.read_text(encoding="utf-8", errors="replace"))[:-1]
 
 
 def _journal(out: Path, receipt: ShardReceipt) -> None:
-    lines = [*_whole_lines(out / JOURNAL_NAME), receipt.model_dump_json() + "\n"]
-    write_atomic(out / JOURNAL_NAME, "".join(lines).encode())
+    lines = [*_whole_lines(out / JOURNAL_NAME), receipt.model_dump_json()]
+    write_atomic(out / JOURNAL_NAME, "".join(line + "\n" for line in lines).encode())
 
 
 def _finish(out: Path, job: CaptureJob, receipts: Sequence[ShardReceipt]) -> HiddenStore:

@@ -17,7 +17,15 @@ from typing import ClassVar, Literal
 from pydantic import ValidationError
 
 from draftlab.base.errors import CompletionsError
-from draftlab.base.records import Document, Provenance, Record, sha256_file, write_atomic
+from draftlab.base.records import (
+    Document,
+    Provenance,
+    Record,
+    json_lines,
+    sha256_file,
+    sweep,
+    write_atomic,
+)
 
 Thinking = Literal["on", "off", "template"]
 """`template` leaves it to the chat template's own default."""
@@ -129,7 +137,7 @@ def read_rows(text: str) -> tuple[Completion, ...]:
         CompletionsError: a line is not a completion.
     """
     rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(json_lines(text)[:-1], start=1):
         try:
             rows.append(Completion.model_validate_json(line))
         except ValidationError as error:
@@ -156,22 +164,22 @@ class PartialRows:
         Raises:
             CompletionsError: the folder holds the rows of another job.
         """
+        sweep(self._path.parent)
         if not self._path.is_file():
             write_atomic(self._path, self._header.encode())
             return {}
-        lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-        if not lines or lines[0] != self._header:
+        lines = json_lines(self._path.read_text(encoding="utf-8", errors="replace"))
+        if lines[0] + "\n" != self._header:
             raise CompletionsError(
                 f"{self._path} was begun with other prompts, another target or other settings.",
                 mend="Give another --out, or delete that file to start again.",
             )
-        whole = [line for line in lines[1:] if line.endswith("\n")]
         rows = []
-        for line in whole:
+        for line in lines[1:-1]:  # what no newline ends is a torn write
             try:
                 rows.append(Completion.model_validate_json(line))
             except ValidationError:
-                break  # a torn write; what follows it is redone
+                break  # so is this; what follows it is redone
         write_atomic(self._path, (self._header + "".join(map(row_text, rows))).encode())
         return {row.id: row for row in rows}
 

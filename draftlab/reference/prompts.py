@@ -15,7 +15,7 @@ from typing import Any, Self
 from pydantic import ValidationError, model_validator
 
 from draftlab.base.errors import CompletionsError
-from draftlab.base.records import Record, sha256_json
+from draftlab.base.records import Record, json_lines, sha256_json
 
 NO_DOMAIN = "all"
 
@@ -65,7 +65,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
         CompletionsError: no file, no prompts, a line amiss (by number), or an id used twice.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = json_lines(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CompletionsError(f"no prompt file {path}.", mend="Check --prompts.") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -3,7 +3,7 @@
 Draft every anchor once, walk every question, write the record.
 
 In:   a store, a drafter, the target's folder (its config, embedding and head only).
-Out:  EvaluationRun, and on request run.json with the drafts of every anchor beside it.
+Out:  EvaluationRun, and on request run.json with the drafts of every anchor and the texts beside it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from draftlab.replay.result import (
     WalkSummary,
     summary,
 )
+from draftlab.replay.texts import SequenceTokens, run_texts
 from draftlab.replay.walks import (
     Counts,
     all_anchor,
@@ -50,14 +51,16 @@ from draftlab.target.compute import Compute
 DEFAULT_BUDGETS = (16, 32, 64, 128, 256, 512, 1024)
 STREAKS = (1, 2, 4, 8, 16, 32)
 ROUNDS_SUFFIX = ".rounds.safetensors"
+TEXTS_SUFFIX = ".texts.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A run with the drafts that it counts."""
+    """A run with the drafts that it counts and the tokens that they were drafted for."""
 
     run: EvaluationRun
     drafts: tuple[AnchorDrafts, ...]
+    tokens: tuple[SequenceTokens, ...]
 
 
 def evaluate(  # noqa: PLR0913  # the last three are keyword-only options with defaults
@@ -95,9 +98,13 @@ def evaluate(  # noqa: PLR0913  # the last three are keyword-only options with d
     )
     require_same_states(store, loaded, compute)
     numbers = track(range(len(store)), total=len(store), what="evaluate", unit="completions")
-    drafts = tuple(draft_anchors(loaded, store.read(number)) for number in numbers)
+    drafts, tokens = [], []
+    for number in numbers:
+        sequence = store.read(number)
+        drafts.append(draft_anchors(loaded, sequence))
+        tokens.append(SequenceTokens.of(sequence))
     run = _run(store, drafts, loaded, drafter_folder.resolve().name, compute, budgets)
-    return Evaluation(run, drafts)
+    return Evaluation(run, tuple(drafts), tuple(tokens))
 
 
 def require_same_states(store: HiddenStore, loaded: LoadedDrafter, compute: Compute) -> None:
@@ -133,14 +140,26 @@ def require_same_states(store: HiddenStore, loaded: LoadedDrafter, compute: Comp
         )
 
 
-def write_run(evaluation: Evaluation, path: Path) -> EvaluationRun:
-    """Write run.json, and beside it the drafts of every anchor; each whole or not at all."""
-    beside_path = path.with_name(path.stem + ROUNDS_SUFFIX)
-    with whole_file(beside_path) as part:
+def write_run(evaluation: Evaluation, path: Path, tokenizer: Any = None) -> EvaluationRun:
+    """Write run.json, and beside it the drafts of every anchor and the texts; each whole or not.
+
+    Args:
+        evaluation: what to write.
+        path: of run.json; the files beside it take its name.
+        tokenizer: the target's, so that the texts can be read; without one they stay token ids.
+    """
+    rounds_path = path.with_name(path.stem + ROUNDS_SUFFIX)
+    with whole_file(rounds_path) as part:
         save_file(_columns(evaluation.drafts), part)
-    digest = sha256_file(beside_path)
+    texts_path = path.with_name(path.stem + TEXTS_SUFFIX)
+    run_texts(evaluation.tokens, evaluation.drafts, tokenizer).save(texts_path)
     run = evaluation.run.model_copy(
-        update={"rounds_file": beside_path.name, "rounds_sha256": digest}
+        update={
+            "rounds_file": rounds_path.name,
+            "rounds_sha256": sha256_file(rounds_path),
+            "texts_file": texts_path.name,
+            "texts_sha256": sha256_file(texts_path),
+        }
     )
     run.save(path)
     return run
@@ -213,6 +232,8 @@ def _run(
         notes=loaded.notes,
         rounds_file="",
         rounds_sha256="",
+        texts_file="",
+        texts_sha256="",
         provenance=Provenance.now(),
     )
 

@@ -16,9 +16,9 @@ Tokens that can be committed are those of a completion but the first, which the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import computed_field
+from pydantic import StringConstraints, computed_field
 
 from draftlab.base.records import Document, Provenance, Record
 
@@ -188,7 +188,27 @@ class EvaluationRun(Document):
     rounds_file: str
     """File beside this one with the drafts of every anchor; empty if none was written."""
     rounds_sha256: str
+    texts_file: str
+    """File beside this one with the tokens and how they read (RunTexts); empty if none was
+    written."""
+    texts_sha256: str
     provenance: Provenance
+
+
+class RunTexts(Document):
+    """The tokens of a run's prompts and completions, and how each token reads."""
+
+    SCHEMA: ClassVar[str] = "draftlab.texts/1"
+    INDENT: ClassVar[int | None] = None
+
+    prompts: tuple[tuple[int, ...], ...]
+    """Token ids, [completion][position]."""
+    completions: tuple[tuple[int, ...], ...]
+    """Token ids, [completion][position]; the first is the first anchor."""
+    pieces: dict[str, str] | None
+    """Text of each token id above or among the drafts, alone. None: the target has no tokenizer."""
+    byte_pieces: dict[str, Annotated[str, StringConstraints(pattern="^([0-9a-f]{2})+$")]]
+    """Bytes, as hex, of the ids that are not whole characters by themselves."""
 
 
 def summary(counts: WalkCounts) -> WalkSummary:

@@ -31,6 +31,7 @@ from draftlab.target.tensors import TensorFiles
 _auto_model: Any = AutoModelForCausalLM
 _auto_tokenizer: Any = AutoTokenizer
 _generation_config: Any = GenerationConfig
+_bars: Any = logging
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,13 @@ def load_target(folder: Path, compute: Compute) -> LoadedTarget:
 @contextmanager
 def _without_bars() -> Iterator[None]:
     """Loading shows no progress bar of its own."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    shown = _bars.is_progress_bar_enabled()
+    _bars.disable_progress_bar()
     try:
         yield
     finally:
         if shown:
-            logging.enable_progress_bar()
+            _bars.enable_progress_bar()
 
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")

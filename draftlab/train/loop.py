@@ -22,7 +22,6 @@ from torch import nn
 
 from draftlab.base.errors import DrafterError
 from draftlab.base.progress import Track, silent
-from draftlab.base.records import write_atomic
 from draftlab.drafter.checkpoint import Coverage, LoadedDrafter, save_drafter
 from draftlab.drafter.config import DrafterConfig
 from draftlab.drafter.ends import TargetEnds, load_ends, open_target
@@ -36,6 +35,9 @@ from draftlab.target.tensors import embedding_name
 from draftlab.train.blocks import anchored_blocks, random_anchors
 from draftlab.train.config import TrainConfig
 from draftlab.train.loss import LossParts, decayed_cross_entropy
+
+LOG_NAME = "log.jsonl"
+"""One line per step, written as it happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +106,26 @@ def train(  # noqa: PLR0913  # six parts that form no group, three keyword-only 
     )
     order = _sequence_order(len(store), config, parts.generator)
     log: list[dict[str, float]] = []
-    for step in track(range(1, config.steps + 1), total=config.steps, what="train", unit="steps"):
-        sequences = [store.read(next(order)) for _ in range(config.sequences_per_step)]
-        entry = _step(parts, sequences, optimizer, step)
-        if config.evaluate_every and step % config.evaluate_every == 0 and heldout is not None:
-            entry["heldout_tau"] = _heldout_tau(parts, heldout)
-        log.append(entry)
-    _round_weights(parts.drafter, save_dtype)
-    if heldout is not None:
-        log[-1]["heldout_tau"] = _heldout_tau(parts, heldout)
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOG_NAME).open("w", encoding="utf-8") as log_file:
+        for step in track(
+            range(1, config.steps + 1), total=config.steps, what="train", unit="steps"
+        ):
+            sequences = [store.read(next(order)) for _ in range(config.sequences_per_step)]
+            entry = _step(parts, sequences, optimizer, step)
+            if step == config.steps:
+                _round_weights(parts.drafter, save_dtype)
+            if heldout is not None and _replays_after(step, config):
+                entry["heldout_tau"] = _heldout_tau(parts, heldout)
+            log.append(entry)
+            log_file.write(json.dumps(entry) + "\n")
+            log_file.flush()
     save_drafter(out, parts.drafter, dtype=save_dtype, vocab_size=parts.facts.vocab_size)
-    write_atomic(out / "log.jsonl", "".join(json.dumps(entry) + "\n" for entry in log).encode())
     return Trained(parts.drafter, tuple(log))
+
+
+def _replays_after(step: int, config: TrainConfig) -> bool:
+    return step == config.steps or bool(config.evaluate_every and step % config.evaluate_every == 0)
 
 
 def _prepare(

@@ -1,9 +1,9 @@
 """The proof: replay's rounds are those of decoding loops that run the real target.
 
 Every list of committed tokens is compared element by element, per prompt, for the chain and for
-trees of several budgets, on four architectures. The loops are tests/oracles.py (no cache, no batching, no
-code of draftlab), z-lab's own (PyPI `dflash`) and transformers' own. Drafters are fitted to the
-prompts' completions until they accept some drafts and miss others.
+trees of several budgets, on four architectures. The loops are tests/oracles.py (no cache, no
+batching, no code of draftlab), z-lab's own (PyPI `dflash`) and transformers' own. Drafters are
+fitted to the prompts' completions until they accept some drafts and miss others.
 """
 
 import functools
