@@ -2,7 +2,7 @@
 
 The chain is z-lab's own program (PyPI `dflash`). The trees are a plain, faithful DDTree loop around
 z-lab's drafter: Python heap, one target pass over all nodes with a tree mask, accepted keys and
-values gathered to the front of the cache (arXiv:2604.12989, section 4). Both keep caches, as served.
+values gathered to the front of the cache (arXiv:2604.12989, section 4). Both keep caches.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ import decode_loops
 import torch
 import transformers
 
-from draftlab.drafter.config import DrafterConfig
 from draftlab.hidden.capture import capture
 from draftlab.reference.generate import GreedySettings, generate_reference
 from draftlab.reference.prompts import Prompt
@@ -31,7 +30,7 @@ from draftlab.replay.evaluate import DEFAULT_BUDGETS, evaluate
 from draftlab.target.compute import Compute
 from draftlab.train.config import TrainConfig
 from draftlab.train.loop import train
-from draftlab.train.shape import shape_for_target
+from draftlab.train.shape import ShapeWish, shape_for_target
 
 TAPS, BLOCK, MASK = (1, 3, 5), 16, 4090
 
@@ -112,12 +111,10 @@ def compare(root: Path, arguments: argparse.Namespace) -> None:
     capture_s, store = timed(
         lambda: capture(reference, root / "target", TAPS, root / "store", compute)
     )
-    shape = shape_for_target(
-        root / "target", target_layer_ids=TAPS, mask_token_id=MASK, num_layers=2, block_size=BLOCK
-    )
+    wish = ShapeWish(target_layer_ids=TAPS, mask_token_id=MASK, block_size=BLOCK)
+    shape = shape_for_target(root / "target", wish)
     fit = TrainConfig(steps=160, learning_rate=2e-3, anchors_per_sequence=24)
     train(store, root / "target", shape, fit, root / "drafter", compute, save_dtype=torch.float32)
-    DrafterConfig.from_folder(root / "drafter")
 
     replay_s, run = [], None
     for _ in range(arguments.rounds + 1):  # the first warms up: compiled kernels, page cache

@@ -3,17 +3,17 @@
 In:   a drafter with its ends, one stored sequence.  Out: AnchorDrafts, a few numbers per slot.
 
 Anchors go through the drafter in batches that share the context's keys and values. Logits exist for
-a few hundred rows at a time. What a tree needs of a slot is its best log-probabilities: 64 of them
-decide most anchors, the rest are asked again with as many as the largest budget can use.
+a few hundred rows at a time: on a CPU one compiled sweep (replay/sweep.py) takes from them what is
+kept, elsewhere torch sorts each slot's best tokens (replay/scoring.py). The two agree to the token.
 
-Shape letters: A anchors, B slots, D = B - 1 drafted slots, H hidden size, V vocabulary, K best
-tokens.
+Shape letters: A anchors, B slots, D = B - 1 drafted slots, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,14 @@ from draftlab.drafter.checkpoint import LoadedDrafter
 from draftlab.drafter.model import DraftContext
 from draftlab.hidden.store import StoredSequence
 from draftlab.replay.scoring import RowScores, score_rows
+from draftlab.replay.sweep import SlotLogits, sweep
+from draftlab.tree.jit import COMPILES
 from draftlab.tree.ranks import rank_reference_paths
 
 MAX_BUDGET = 1024
 """Largest tree, in nodes below the root, that replay ranks for."""
-FIRST_WIDTH = 64
-"""Best tokens per slot that are tried first."""
+FIRST_WIDTH = 128
+"""Best tokens per slot that are tried first where tables are made by sorting."""
 
 _ATTENTION_VALUES_AT_ONCE = 1 << 23
 _ROWS_AT_ONCE = 4096
@@ -37,6 +39,7 @@ _LOGIT_VALUES_AT_ONCE = 1 << 22
 _FEWEST_LOGIT_ROWS = 128
 
 Ints = npt.NDArray[np.int32]
+Columns = tuple[npt.NDArray[Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def _draft_batch(
     completion_n: Tensor,
     prompt_length: int,
     span: tuple[int, int],
-) -> tuple[npt.NDArray[np.generic], ...]:
+) -> Columns:
     """AnchorDrafts' columns for anchors span[0]..span[1]-1."""
     config, device = loaded.drafter.config, loaded.drafter.device
     anchors_A = torch.arange(*span, device=device)
@@ -105,52 +108,64 @@ def _draft_batch(
     )
     places_AD = anchors_A[:, None] + torch.arange(1, config.block_size, device=device)
     ended_AD = places_AD >= len(completion_n)
-    path_AD = completion_n[places_AD.clamp(max=len(completion_n) - 1)]
-    hidden_ADH = hidden_ABH[:, 1:]
+    path_AD = completion_n[places_AD.clamp(max=len(completion_n) - 1)].masked_fill(ended_AD, -1)
+    judge = _judge_compiled if device.type == "cpu" and COMPILES else _judge_anywhere
     vocab = loaded.ends.head_VH.shape[0]
-    full_width = min(MAX_BUDGET, vocab)
-    first_width = min(FIRST_WIDTH, full_width)
-    scores = _score(loaded, hidden_ADH, path_AD, first_width)
+    rows = max(_FEWEST_LOGIT_ROWS, _LOGIT_VALUES_AT_ONCE // vocab)
+    step = max(1, rows // config.num_drafted)
+    parts = [
+        judge(loaded, hidden_ABH[start : start + step, 1:], path_AD[start : start + step])
+        for start in range(0, len(anchors_A), step)
+    ]
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def _judge_compiled(loaded: LoadedDrafter, hidden_ADH: Tensor, path_AD: Tensor) -> Columns:
+    """AnchorDrafts' columns by one compiled sweep over the logits."""
+    logits_ADV = loaded.ends.logits(hidden_ADH, loaded.drafter.config)
+    slots = SlotLogits(
+        logits_ADV.numpy(),
+        logits_ADV.amax(dim=-1).numpy(),
+        logits_ADV.logsumexp(dim=-1).numpy(),
+    )
+    facts = sweep(slots, _ints(path_AD), MAX_BUDGET, torch.get_num_threads())
+    return (
+        facts.best_tokens_ND,
+        facts.token_ranks_ND,
+        facts.path_log_probs_ND,
+        facts.best_log_probs_ND,
+        facts.path_ranks_ND,
+    )
+
+
+def _judge_anywhere(loaded: LoadedDrafter, hidden_ADH: Tensor, path_AD: Tensor) -> Columns:
+    """The same by torch operations: on a GPU, or without numba."""
+    shape, vocab = tuple(path_AD.shape), loaded.ends.head_VH.shape[0]
+    ended_AD = path_AD < 0
+    widths = [min(width, vocab) for width in (FIRST_WIDTH, MAX_BUDGET)]
+    scores = _score(loaded, hidden_ADH, path_AD, widths[0])
     ranks_AD = _path_ranks(scores, ended_AD, vocab)
-    again_A = torch.from_numpy((ranks_AD == 0).any(axis=1)).to(device)
-    if bool(again_A.any()) and first_width < full_width:
-        wider = _score(loaded, hidden_ADH[again_A], path_AD[again_A], full_width)
-        ranks_AD[again_A.cpu().numpy()] = _path_ranks(wider, ended_AD[again_A], vocab)
-    shape = tuple(path_AD.shape)
-    token_ranks_AD = scores.path_rank_R.view(shape).masked_fill(ended_AD, -1)
+    again_A = (ranks_AD == 0).any(axis=1)
+    if again_A.any():
+        again = torch.from_numpy(again_A).to(path_AD.device)
+        wider = _score(loaded, hidden_ADH[again], path_AD[again], widths[1])
+        ranks_AD[again_A] = _path_ranks(wider, ended_AD[again], vocab)
     return (
         _ints(scores.best_token_R.view(shape)),
-        _ints(token_ranks_AD),
+        _ints(scores.path_rank_R.view(shape).masked_fill(ended_AD, -1)),
         scores.path_log_prob_R.view(shape).masked_fill(ended_AD, 0.0).cpu().numpy(),
         scores.top_log_probs_RK[:, 0].reshape(shape).cpu().numpy(),
         ranks_AD,
     )
 
 
+def _score(loaded: LoadedDrafter, hidden_ADH: Tensor, path_AD: Tensor, width: int) -> RowScores:
+    logits_ADV = loaded.ends.logits(hidden_ADH, loaded.drafter.config)
+    return score_rows(logits_ADV.flatten(0, 1), path_AD.clamp(min=0).flatten(), width)
+
+
 def _ints(tensor: Tensor) -> Ints:
     return tensor.to(torch.int32).cpu().numpy()
-
-
-def _score(loaded: LoadedDrafter, hidden_ADH: Tensor, path_AD: Tensor, width: int) -> RowScores:
-    """Scores of all slots of these anchors; logits for a few rows at a time."""
-    rows_RH = hidden_ADH.reshape(-1, hidden_ADH.shape[-1])
-    path_R = path_AD.reshape(-1)
-    vocab = loaded.ends.head_VH.shape[0]
-    step = max(_FEWEST_LOGIT_ROWS, _LOGIT_VALUES_AT_ONCE // vocab)
-    parts = [
-        score_rows(
-            loaded.ends.logits(rows_RH[start : start + step], loaded.drafter.config),
-            path_R[start : start + step],
-            width,
-        )
-        for start in range(0, len(path_R), step)
-    ]
-    return RowScores(
-        best_token_R=torch.cat([part.best_token_R for part in parts]),
-        path_rank_R=torch.cat([part.path_rank_R for part in parts]),
-        path_log_prob_R=torch.cat([part.path_log_prob_R for part in parts]),
-        top_log_probs_RK=torch.cat([part.top_log_probs_RK for part in parts]),
-    )
 
 
 def _path_ranks(scores: RowScores, ended_AD: Tensor, vocab: int) -> Ints:

@@ -95,21 +95,6 @@ def walk(accepted_N: Sequence[int] | npt.NDArray[np.integer]) -> Walk:
     )
 
 
-def all_anchor_mean(accepted_N: Sequence[int] | npt.NDArray[np.integer]) -> float:
-    """Tokens that a round would commit, averaged over all anchors: NOT tau.
-
-    Training logs show this number. Easy stretches hold more anchors per round, so it differs from
-    tokens per round of the walk (FACTS 5.6).
-
-    Raises:
-        ValueError: as for `walk`, and if there is no anchor.
-    """
-    lengths_N = _checked(accepted_N)
-    if not len(lengths_N):
-        raise ValueError("no anchors to average over")
-    return float(_committed(lengths_N).mean())
-
-
 def walk_budgets(path_ranks_ND: npt.NDArray[np.integer], n: int, max_budget: int) -> Integers:
     """Rounds of the walk for every tree budget.
 

@@ -49,7 +49,7 @@ from recipes.bundled_pair.tokenizer import (
 PAIR = Path("draftlab/demo/pair")
 SEED = 20
 MAX_LENGTH = 320
-MIX = {"code": 0.37, "data": 0.25, "maths": 0.20, "writing": 0.18}
+MIX = {"code": 0.32, "data": 0.30, "maths": 0.21, "writing": 0.17}
 TOKENIZER_DIALOGUES = 4000
 HELD_OUT_DIALOGUES = 100
 IGNORED = -100
@@ -60,7 +60,7 @@ SIZE_LIMIT = 2_900_000
 class Plan:
     """Everything that decides a run; the time it takes is not part of it."""
 
-    dialogues: int = 36_000
+    dialogues: int = 42_000
     batch_tokens: int = 2048
     muon_rate: float = 0.02
     adam_rate: float = 3e-3
@@ -365,16 +365,17 @@ def save_model(model: Qwen3_5ForCausalLM, tokenizer: PreTrainedTokenizerFast, fo
         for name, value in model.state_dict().items()
         if name != "lm_head.weight"  # tied to the embedding
     }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    path = folder / "model.safetensors"
+    save_file(weights, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors makes it private, which a wheel would keep
     _write_json(folder / "config.json", nested_config(tokenizer))
     token = tokenizer.convert_tokens_to_ids
     ends = [token("<|im_end|>"), token("<|endoftext|>")]
     generation = {"do_sample": False, "eos_token_id": ends, "pad_token_id": ends[1]}
     _write_json(folder / "generation_config.json", generation)
     save_tokenizer(tokenizer, folder)
-    size = (folder / "model.safetensors").stat().st_size
-    if size > SIZE_LIMIT:
-        raise ValueError(f"model.safetensors has {size} bytes, more than {SIZE_LIMIT}")
+    if path.stat().st_size > SIZE_LIMIT:
+        raise ValueError(f"{path} has {path.stat().st_size} bytes, more than {SIZE_LIMIT}")
 
 
 def check_saved(
@@ -432,8 +433,8 @@ A chat model of the Qwen3.5 architecture, trained from scratch by
 - Split: by a hash of the content, stated in `corpus.py`. `prompts.jsonl` holds 32 held-out prompts.
 - Training: seed {seed}, {steps:,} steps of about {batch:,} tokens, Muon for the layer matrices and
   Adam for the rest, cosine rate, loss on reply tokens only, fp32 weights{autocast}; {minutes:.0f}
-  minutes on one processor thread with torch {torch}. Another processor or torch version gives
-  other last digits.
+  minutes of processor time on one thread with torch {torch}. Another processor or torch version
+  gives other last digits.
 
 Held-out result per reply token (teacher forcing, {held_out} dialogues per domain), and the share of
 8 greedy replies per domain that equal the reference letter by letter:
@@ -512,9 +513,10 @@ def build(pair: Path, plan: Plan) -> None:
     model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**nested_config(tokenizer)["text_config"])).float()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"{parameters:,} parameters, {len(examples):,} dialogues, {len(groups):,} steps")
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
     train(model, groups, plan)
-    seconds = time.perf_counter() - began
+    # The processor's time goes into the card: on a shared machine the clock says little.
+    wall, seconds = time.perf_counter() - began, time.process_time() - busy
     round_to_bf16(model)
     save_model(model, tokenizer, pair / "target")
     check_saved(model, tokenizer, pair / "target")
@@ -523,7 +525,8 @@ def build(pair: Path, plan: Plan) -> None:
     for domain, score in scores.items():
         print(f"{domain:8} held-out loss {score.loss:.3f}  accuracy {score.accuracy:.1%}")
     exact = show_samples(model, tokenizer)
-    print(f"replies equal to the reference: {exact}; training took {seconds:.0f} s")
+    print(f"replies equal to the reference: {exact}")
+    print(f"training took {wall:.0f} s, {seconds:.0f} s of it on the processor")
     tokens = sum(len(example.ids) for example in examples)
     report = Report(parameters, len(examples), tokens, len(groups), seconds, scores, exact)
     save_card(pair / "README.md", card_text(report, plan))

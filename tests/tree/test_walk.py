@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import draftlab
 from draftlab.tree.build import best_first_tree, chain_tree
 from draftlab.tree.ranks import rank_reference_paths
-from draftlab.tree.walk import accepted_path, all_anchor_mean, walk, walk_budgets
+from draftlab.tree.walk import accepted_path, walk, walk_budgets
 
 # Busy machines are no failures.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,7 +58,6 @@ def test_a_walk_jumps_over_what_each_round_commits():
     assert not rounds.cut
     assert rounds.accepted_R.sum() == 6
     assert rounds.committed_R.sum() / len(rounds.starts_R) == 2.5
-    assert all_anchor_mean(accepted) == 1.6
 
 
 def test_one_round_that_ends_with_its_own_token_is_not_cut():
@@ -69,7 +68,6 @@ def test_one_round_that_ends_with_its_own_token_is_not_cut():
 
     assert rounds.committed_R.tolist() == [8]
     assert not rounds.cut
-    assert all_anchor_mean(accepted) == 4.5
 
 
 def test_a_round_that_accepts_all_that_was_left_is_cut():
@@ -80,7 +78,6 @@ def test_a_round_that_accepts_all_that_was_left_is_cut():
     assert rounds.accepted_R.tolist() == [1, 2]
     assert rounds.committed_R.tolist() == [2, 2]
     assert rounds.cut
-    assert all_anchor_mean([1, 0, 2, 1]) == (2 + 1 + 2 + 1) / 4
 
 
 def test_nothing_to_commit_takes_no_rounds():
@@ -88,8 +85,6 @@ def test_nothing_to_commit_takes_no_rounds():
 
     assert len(rounds.starts_R) == len(rounds.committed_R) == 0
     assert not rounds.cut
-    with pytest.raises(ValueError, match="no anchors"):
-        all_anchor_mean([])
 
 
 @patient
@@ -107,9 +102,8 @@ def test_a_walk_commits_every_token_once(accepted):
 
 @pytest.mark.parametrize("accepted", [[-1, 0], [0, 2], [3, 0], [[0, 0]], [0.0, 0.0]])
 def test_lengths_that_cannot_be_are_refused(accepted):
-    for function in (walk, all_anchor_mean):
-        with pytest.raises(ValueError, match=r"accept(ed|s) "):
-            function(accepted)
+    with pytest.raises(ValueError, match=r"accept(ed|s) "):
+        walk(accepted)
 
 
 @patient
