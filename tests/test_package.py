@@ -15,7 +15,7 @@ import draftlab
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-STAGES = ("reference", "capture", "evaluate", "train", "demo")
+STAGES = ("reference", "capture", "evaluate", "report", "train", "demo")
 HEAVY = ("torch", "transformers", "numba")
 LINES_PER_FILE = 400
 REPORT_HEAVY_MODULES = f"""
@@ -112,7 +112,7 @@ def test_the_core_install_asks_for_none_of_the_heavy_packages():
 
 
 def test_the_extras_that_messages_and_make_name_exist():
-    assert set(metadata("draftlab").get_all("Provides-Extra")) == {"torch", "dev"}
+    assert set(metadata("draftlab").get_all("Provides-Extra")) == {"torch", "server", "dev"}
 
 
 def test_the_licence_is_apache_2():

@@ -7,6 +7,7 @@
     |-- CompletionsError              prompts or reference completions
     |-- StoreError                    a hidden-state store
     |-- GateNotMet           exit 3   a threshold the user set was not reached
+    |-- Unreachable          exit 4   a server or a remote machine does not answer
     |-- MissingExtra         exit 5   an optional dependency is not installed
     `-- Unfinished           exit 6   stopped half way; what is there is whole and a rerun continues
 
@@ -46,6 +47,12 @@ class GateNotMet(DraftlabError):
     """A threshold that the user set was not reached."""
 
     exit_code = 3
+
+
+class Unreachable(DraftlabError):
+    """A server or a remote machine does not answer, or not in time."""
+
+    exit_code = 4
 
 
 class MissingExtra(DraftlabError):

@@ -1,4 +1,4 @@
-"""How bytes, seconds, counts and ratios are written for people."""
+"""How bytes, seconds, counts and foreign text are written for people."""
 
 from __future__ import annotations
 
@@ -30,3 +30,9 @@ def listing(names: Sequence[object], *, at_most: int = 5) -> str:
     """The first few names of a list, and how many more there are: `a, b, c (+12 more)`."""
     shown = ", ".join(str(name) for name in names[:at_most])
     return shown if len(names) <= at_most else f"{shown} (+{len(names) - at_most} more)"
+
+
+def one_line(text: str, *, at_most: int = 200) -> str:
+    """Text from outside as one line that a terminal may show: no control characters, and cut."""
+    shown = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(shown.split())[:at_most]

@@ -7,6 +7,7 @@ it, so no stop or full disk leaves a half-written file under a name that anythin
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -137,6 +138,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield beside
+        beside.chmod(_usual_mode())  # some writers make files that only their owner may read
         with beside.open("rb") as file:
             os.fsync(file.fileno())
         beside.replace(path)
@@ -148,6 +150,14 @@ def whole_file(path: Path) -> Iterator[Path]:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@functools.cache
+def _usual_mode() -> int:
+    """What a newly created file may have here. Reading the mask means setting it, so only once."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def sweep(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from draftlab.base.progress import bar
-from draftlab.base.quantities import seconds_text
+from draftlab.base.quantities import bytes_text, seconds_text
 from draftlab.cli.options import Threads, say
 
 EXAMPLE = "Example: draftlab demo --show 2"
@@ -22,7 +22,7 @@ def demo(
     threads: Threads = None,
     json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
-    """Reference, capture and evaluation of the bundled pair on its held-out prompts.
+    """Reference, capture, evaluation and report of the bundled pair on its held-out prompts.
 
     Parameters
     ----------
@@ -54,5 +54,8 @@ def demo(
         console.print(part)
     print_completions(console, made.evaluation, made.store, load_tokenizer(TARGET), show)
     console.print(
-        f"{seconds_text(time.monotonic() - started)} in all -> {made.run_path}", highlight=False
+        f"{seconds_text(time.monotonic() - started)} in all -> {made.run_path}\n"
+        f"see every token of it: {made.page_path} ({bytes_text(made.page.num_bytes)})",
+        highlight=False,
+        soft_wrap=True,
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from draftlab.base.errors import DraftlabError, GateNotMet
+from draftlab.base.errors import GateNotMet
 from draftlab.base.progress import bar
 from draftlab.cli.options import DeviceOption, DtypeOption, Numbers, Threads, say
 
@@ -58,12 +58,13 @@ def evaluate(
     json_output
         Print the whole record as JSON.
     out
-        Write the record here, and the drafts of every anchor beside it.
+        Write the record here, and beside it the drafts of every anchor and the texts.
     """
     from draftlab.hidden.store import HiddenStore
     from draftlab.replay.evaluate import evaluate as run_evaluate
     from draftlab.replay.evaluate import write_run
     from draftlab.target.compute import Compute
+    from draftlab.target.loading import load_tokenizer_if_any
 
     opened = HiddenStore.open(store)
     target_folder = target or opened.target_folder
@@ -73,11 +74,12 @@ def evaluate(
     evaluation = run_evaluate(
         opened, drafter, target_folder, compute, budgets=budgets, block_size=block_size, track=bar
     )
-    run = evaluation.run if out is None else write_run(evaluation, out)
+    tokenizer = load_tokenizer_if_any(target_folder) if show or out else None
+    run = evaluation.run if out is None else write_run(evaluation, out, tokenizer)
     if json_output:
         print(run.text(), end="")
     else:
-        _print_tables(run, evaluation, opened, target_folder, show, out)
+        _print_tables(run, evaluation, opened, tokenizer, show, out)
     if min_tau is not None and run.chain.tau < min_tau:
         raise GateNotMet(
             f"chain τ {run.chain.tau:.3f} is below the gate of {min_tau:g}.",
@@ -89,7 +91,7 @@ def _print_tables(
     run: EvaluationRun,
     evaluation: Evaluation,
     opened: HiddenStore,
-    target_folder: Path,
+    tokenizer: Any,
     show: int,
     out: Path | None,
 ) -> None:
@@ -102,12 +104,7 @@ def _print_tables(
         console.print(part)
     if show:
         from draftlab.cli.show import print_completions
-        from draftlab.target.loading import load_tokenizer
 
-        try:
-            tokenizer = load_tokenizer(target_folder)
-        except DraftlabError:
-            tokenizer = None
         print_completions(console, evaluation, opened, tokenizer, show)
     if out is not None:
-        console.print(f"-> {out}", highlight=False)
+        console.print(f"-> {out}    see it: draftlab report {out}", highlight=False, soft_wrap=True)

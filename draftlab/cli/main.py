@@ -1,8 +1,8 @@
 """`draftlab`: one command a stage, in the order data flows.
 
 Standard output carries results only (a table, or JSON with --json); progress and errors go to
-standard error. Exit codes: 0 done, 1 the user can mend it, 2 usage, 3 gate not met, 5 an extra is
-missing, 6 partial and resumable, 130 interrupted.
+standard error. Exit codes: 0 done, 1 the user can mend it, 2 usage, 3 gate not met, 4 a server or a
+machine does not answer, 5 an extra is missing, 6 partial and resumable, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from cyclopts import App, CycloptsError
 
 from draftlab import __version__
 from draftlab.base.errors import DraftlabError, MissingExtra
-from draftlab.cli import demo, evaluate, prepare, train
+from draftlab.cli import demo, evaluate, prepare, reference, report, train
 
 USAGE, INTERRUPTED = 2, 130
+EXTRAS = {"numba": "torch", "tokenizers": "server", "torch": "torch", "transformers": "torch"}
+"""Which extra brings a package that may be absent."""
 
 app = App(
     name="draftlab",
@@ -31,9 +33,10 @@ app = App(
     "the exact τ of a checkpoint, on a CPU, in minutes.",
     help_epilogue="Start here: draftlab demo",
 )
-app.command(prepare.reference, help_epilogue=prepare.REFERENCE_EXAMPLE)
+app.command(reference.reference, help_epilogue=reference.EXAMPLE)
 app.command(prepare.capture, help_epilogue=prepare.CAPTURE_EXAMPLE)
 app.command(evaluate.evaluate, help_epilogue=evaluate.EXAMPLE)
+app.command(report.report, help_epilogue=report.EXAMPLE)
 app.command(train.train, help_epilogue=train.EXAMPLE)
 app.command(demo.demo, help_epilogue=demo.EXAMPLE)
 
@@ -52,8 +55,8 @@ def code_of(arguments: list[str]) -> int:
     except DraftlabError as error:
         return _fail(error)
     except ModuleNotFoundError as error:
-        if error.name in {"torch", "transformers", "numba"}:
-            return _fail(MissingExtra(error.name, "torch"))
+        if error.name in EXTRAS:
+            return _fail(MissingExtra(error.name, EXTRAS[error.name]))
         raise
     except KeyboardInterrupt:
         print("\ninterrupted; run the same command again to continue.", file=sys.stderr)

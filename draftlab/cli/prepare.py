@@ -1,10 +1,10 @@
-"""`draftlab reference` and `draftlab capture`."""
+"""`draftlab capture`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -13,74 +13,10 @@ from draftlab.base.progress import bar
 from draftlab.base.quantities import bytes_text
 from draftlab.cli.options import DeviceOption, DtypeOption, Numbers, TargetFolder, Threads, say
 
-REFERENCE_EXAMPLE = (
-    "Example: draftlab reference --prompts prompts.jsonl --target models/Qwen3-4B "
-    "--max-new-tokens 128 --out work/ref"
-)
 CAPTURE_EXAMPLE = (
     "Example: draftlab capture work/ref --target models/Qwen3-4B "
     "--drafter models/Qwen3-4B-DFlash-b16 --out work/store"
 )
-
-
-def reference(
-    *,
-    prompts: Path,
-    target: TargetFolder,
-    max_new_tokens: int,
-    out: Path,
-    ignore_eos: bool = False,
-    thinking: Literal["on", "off", "template"] = "template",
-    batch_size: int = 16,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    threads: Threads = None,
-    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
-) -> None:
-    """Let a local target complete prompts greedily; keep the token ids.
-
-    Parameters
-    ----------
-    prompts
-        JSONL: {"prompt": ...}, {"messages": [...]} or {"input_ids": [...]}, with optional id,
-        domain.
-    max_new_tokens
-        Tokens per completion at most.
-    out
-        Folder to write. Run the same command again to continue a stopped one.
-    ignore_eos
-        Go on past end-of-text tokens.
-    thinking
-        The chat template's thinking switch; `template` leaves its default.
-    batch_size
-        Prompts decoded together.
-    json_output
-        Print the record as JSON.
-    """
-    from draftlab.reference.prompts import read_prompts
-
-    loaded = read_prompts(prompts)
-    from draftlab.reference.generate import GreedySettings, generate_reference
-    from draftlab.target.compute import Compute
-
-    settings = GreedySettings(
-        max_new_tokens=max_new_tokens,
-        ignore_eos=ignore_eos,
-        thinking=thinking,
-        batch_size=batch_size,
-    )
-    compute = Compute.choose(device, dtype, threads=threads)
-    compute.apply()
-    say(f"reference: {len(loaded)} prompts, up to {max_new_tokens} tokens each; {compute}")
-    made = generate_reference(loaded, target, out, settings, compute, track=bar)
-    record = made.record
-    if json_output:
-        print(record.text(), end="")
-        return
-    print(
-        f"{record.job.num_prompts} completions, {record.num_tokens:,} tokens, "
-        f"{record.num_cut_off} cut off at {max_new_tokens} -> {out}"
-    )
 
 
 def capture(
@@ -108,17 +44,24 @@ def capture(
     json_output
         Print the store's index as JSON.
     """
-    from draftlab.reference.completions import Reference
+    from draftlab.reference.completions import LocalTarget, Reference, Server
 
     made = Reference.open(reference_folder)
     taps = _taps(drafter, layers)
     from draftlab.hidden.capture import capture as run_capture
     from draftlab.target.compute import Compute
 
-    number = made.record.job.dtype if dtype == "auto" else dtype
+    made_by = made.record.job.made_by
+    # A server does not say what it computes in; the choice is then this machine's.
+    number = made_by.dtype if dtype == "auto" and isinstance(made_by, LocalTarget) else dtype
     compute = Compute.choose(device, number, threads=threads)
     compute.apply()
-    say(f"capture: {made.record.job.num_prompts} completions, layers {_joined(taps)}; {compute}")
+    say(f"capture: {len(made.completions)} completions, layers {_joined(taps)}; {compute}")
+    if isinstance(made_by, Server):
+        say(
+            f"capture: a server wrote this reference ({made_by.name} {made_by.version}, model "
+            f"{made_by.model_id}): whether --target is that model shows in the agreement alone"
+        )
     store = run_capture(made, target, taps, out, compute, track=bar)
     index = store.index
     if json_output:

@@ -68,18 +68,18 @@ def train(
     from draftlab.target.compute import Compute
     from draftlab.train.config import TrainConfig
     from draftlab.train.loop import train as run_train
-    from draftlab.train.shape import shape_for_target
+    from draftlab.train.shape import ShapeWish, shape_for_target
 
     opened = HiddenStore.open(store)
     target_folder = target or opened.target_folder
-    shape = shape_for_target(
-        target_folder,
+    wish = ShapeWish(
         target_layer_ids=opened.index.conditions.target_layer_ids,
         mask_token_id=mask_token_id,
         num_layers=layers,
         block_size=block_size,
         rope_theta=rope_theta,
     )
+    shape = shape_for_target(target_folder, wish)
     config = TrainConfig(
         steps=steps, learning_rate=learning_rate, evaluate_every=evaluate_every, seed=seed
     )

@@ -1,4 +1,4 @@
-"""Run reference, capture and evaluate on the bundled pair and its held-out prompts."""
+"""Run reference, capture, evaluate and report on the bundled pair and its held-out prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from draftlab.hidden.store import HiddenStore
 from draftlab.reference.generate import GreedySettings, generate_reference
 from draftlab.reference.prompts import read_prompts
 from draftlab.replay.evaluate import Evaluation, evaluate, write_run
+from draftlab.report.load import ReportedRun
+from draftlab.report.page import Page, write_page
 from draftlab.target.compute import Compute
+from draftlab.target.loading import load_tokenizer
 
 PAIR = Path(__file__).parent / "pair"
 TARGET, DRAFTER, PROMPTS = PAIR / "target", PAIR / "drafter", PAIR / "prompts.jsonl"
@@ -26,6 +29,8 @@ class Demo:
     evaluation: Evaluation
     store: HiddenStore
     run_path: Path
+    page_path: Path
+    page: Page
 
 
 def run_demo(out: Path, compute: Compute, *, track: Track = silent) -> Demo:
@@ -39,5 +44,7 @@ def run_demo(out: Path, compute: Compute, *, track: Track = silent) -> Demo:
     store = capture(made, TARGET, taps, out / "store", compute, track=track)
     evaluation = evaluate(store, DRAFTER, TARGET, compute, track=track)
     path = out / "run.json"
-    write_run(evaluation, path)
-    return Demo(evaluation, store, path)
+    write_run(evaluation, path, load_tokenizer(TARGET))
+    page_path = out / "report.html"
+    page = write_page([ReportedRun.load(path)], page_path)
+    return Demo(evaluation, store, path, page_path, page)

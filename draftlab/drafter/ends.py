@@ -35,8 +35,12 @@ class TargetEnds:
         return rows if config.input_embedding_scale == 1.0 else rows * config.input_embedding_scale
 
     def logits(self, hidden: Tensor, config: DrafterConfig) -> Tensor:
-        """Float32 logits [..., V] of drafted hidden states [..., H]."""
-        logits = F.linear(hidden, self.head_VH).float()
+        """Float32 logits [..., V] of drafted hidden states [..., H].
+
+        Rows are laid out flat first: with a strided slice torch would multiply block by block.
+        """
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        logits = F.linear(rows, self.head_VH).float().view(*hidden.shape[:-1], -1)
         if config.output_multiplier != 1.0:
             logits = logits * config.output_multiplier
         if config.logit_softcap is not None:

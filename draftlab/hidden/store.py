@@ -31,7 +31,7 @@ from torch import Tensor
 
 from draftlab.base.errors import StoreError
 from draftlab.base.records import Document, Provenance, Record, sha256_file, sha256_json
-from draftlab.reference.completions import Thinking
+from draftlab.reference.completions import IdsFrom, SameTarget, Thinking
 
 INDEX_NAME = "index.json"
 PROVENANCE_NAME = "provenance.json"
@@ -79,6 +79,11 @@ class CaptureConditions(Record):
     template_digest: str
     max_new_tokens: int
     ignore_eos: bool
+    ids_from: IdsFrom = "target"
+    """Whose token ids the completions are; `retokenised` ones need not be those that were said."""
+    same_target: SameTarget = "checked"
+    """Whether this target is known to be the one that wrote the reference. Stores from before there
+    were server references lack both: all of them were the target's own, and checked."""
 
 
 class CaptureProvenance(Document):

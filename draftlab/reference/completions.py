@@ -4,7 +4,8 @@
     REF/completions.jsonl  one completion a line, in the order of the prompts
     REF/partial.jsonl      only while unfinished: rows so far, under the digest of the job
 
-Token ids are what the target produced and are never re-encoded from text.
+Token ids are what the target produced. Where a server gives text only, they are that text encoded
+again, which need not be the tokens that it came from; each such row is marked `retokenised`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from draftlab.base.errors import CompletionsError
 from draftlab.base.records import (
@@ -29,6 +30,18 @@ from draftlab.base.records import (
 
 Thinking = Literal["on", "off", "template"]
 """`template` leaves it to the chat template's own default."""
+Finish = Literal["stop", "length"]
+"""`length`: cut off at the token limit."""
+IdsFrom = Literal["target", "server", "retokenised"]
+"""Whose token ids: a local target's own, a server's own, or a server's text encoded again."""
+SameTarget = Literal["checked", "unknown: server reference"]
+"""What a capture can know of the target that wrote the reference."""
+Dialect = Literal["sglang", "vllm", "llama.cpp", "text"]
+"""How a server is spoken to; all but `text` take and give token ids."""
+When = Literal["asked again alone", "asked again under load"]
+"""Alone: compared with the row of the reference. Under load: with what was said alone."""
+Reason = Literal["empty", "too short", "cut off", "split away", "prompt read differently"]
+"""Why a server's answer is no reference row; `draftlab.reference.answers` defines them."""
 
 RECORD_NAME = "reference.json"
 ROWS_NAME = "completions.jsonl"
@@ -42,9 +55,52 @@ class Completion(Record):
     domain: str
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
-    """As generated; ends with the end-of-text token where the target stopped by itself."""
-    finish: Literal["stop", "length"]
-    """`length`: cut off at the token limit."""
+    """As generated; ends with the end-of-text token where the target stopped by itself (not where
+    the ids were retokenised: text does not show it)."""
+    finish: Finish
+    ids_from: IdsFrom
+
+
+class LocalTarget(Record):
+    """A target that this machine decoded with."""
+
+    kind: Literal["local"] = "local"
+    fingerprint: str
+    architecture: str
+    device: str
+    dtype: Literal["float32", "bfloat16"]
+    batch_size: int
+
+    @property
+    def ids_from(self) -> IdsFrom:
+        """Whose token ids the completions are."""
+        return "target"
+
+    @property
+    def same_target(self) -> SameTarget:
+        """Captures compare fingerprints."""
+        return "checked"
+
+
+class Server(Record):
+    """A server that was asked. What it computes with cannot be seen from outside."""
+
+    kind: Literal["server"] = "server"
+    name: str
+    """What it is: SGLang, vLLM, llama.cpp or OpenAI-compatible."""
+    version: str
+    """As it says; `unknown` where it does not."""
+    model_id: str
+    """As it says."""
+    dialect: Dialect
+    ids_from: IdsFrom
+    tokenizer_digest: str
+    """SHA-256 of the tokenizer.json that encoded the prompts; empty where none was needed."""
+
+    @property
+    def same_target(self) -> SameTarget:
+        """A server shows no weights: only a capture's agreement tells."""
+        return "unknown: server reference"
 
 
 class ReferenceJob(Record):
@@ -52,17 +108,63 @@ class ReferenceJob(Record):
 
     prompts_digest: str
     num_prompts: int
-    target_fingerprint: str
-    target_architecture: str
+    """As given; a server's rows that cannot be used are left out of the completions."""
+    made_by: Annotated[LocalTarget | Server, Field(discriminator="kind")]
     max_new_tokens: int
     ignore_eos: bool
     temperature: float
     thinking: Thinking
     template_digest: str
     """SHA-256 of the chat template; empty where no prompt needed one."""
-    device: str
-    dtype: Literal["float32", "bfloat16"]
-    batch_size: int
+    keep_cut_off: bool
+    """Whether completions that ended at the token limit are among the rows."""
+
+
+class Excluded(Record):
+    """A prompt without a completion, and why."""
+
+    id: str
+    reason: Reason
+
+
+class Difference(Record):
+    """Where one prompt's two completions part."""
+
+    id: str
+    when: When
+    index: int
+    """Completion tokens before it that are the same."""
+    before: int | None
+    """Token id in the first of the two; None where it has ended."""
+    now: int | None
+
+
+class Verification(Record):
+    """What came of asking some prompts again, alone and then with others in flight."""
+
+    num_prompts: int
+    in_flight: int
+    differences: tuple[Difference, ...]
+    """The first one of each prompt that has any."""
+
+
+class Collection(Record):
+    """How a server's rows were gathered; nothing here decides what they are."""
+
+    address: str
+    """Scheme and host only."""
+    concurrency: int
+    time_limit_seconds: float
+    """For one answer."""
+    retries: int
+    """How often a request was repeated at most."""
+    num_retried: int
+    """Requests of the last run that were repeated, each time counted."""
+    excluded: tuple[Excluded, ...]
+    num_retokenised: int
+    num_not_round_trip: int
+    """Of the retokenised completions, those whose text changes when encoded and decoded again."""
+    verification: Verification | None
 
 
 class ReferenceRecord(Document):
@@ -72,10 +174,13 @@ class ReferenceRecord(Document):
 
     job: ReferenceJob
     completions_sha256: str
+    num_completions: int
     num_tokens: int
     """Completion tokens in all."""
     num_cut_off: int
     """Completions that ended at the token limit."""
+    collection: Collection | None
+    """Set where a server was asked."""
     provenance: Provenance
 
 
@@ -122,12 +227,61 @@ class Reference:
         return cls(folder, record, read_rows(rows.read_text(encoding="utf-8")))
 
 
-def row_text(completion: Completion) -> str:
-    """One line of the completions file."""
-    return (
-        json.dumps(completion.model_dump(mode="json"), separators=(",", ":"), ensure_ascii=False)
-        + "\n"
+def finished(out: Path, job: ReferenceJob) -> Reference | None:
+    """The reference in `out` if it is whole and of this job; None if there is none yet.
+
+    Raises:
+        CompletionsError: it is of another job.
+    """
+    if not (out / RECORD_NAME).is_file():
+        return None
+    found = Reference.open(out)
+    differing = _differing(job.model_dump(), found.record.job.model_dump())
+    if differing:
+        raise CompletionsError(
+            f"{out} holds another reference; these differ: {', '.join(differing)}.",
+            mend="Give another --out.",
+        )
+    return found
+
+
+def _differing(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """Names of the fields that differ; those of a nested record by their own names."""
+    names: list[str] = []
+    for key in {**mine, **theirs}:
+        one, other = mine.get(key), theirs.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            names += _differing(one, other)
+        elif one != other:
+            names.append(key)
+    return names
+
+
+def write_reference(
+    out: Path,
+    job: ReferenceJob,
+    rows: Sequence[Completion],
+    collection: Collection | None,
+    provenance: Provenance,
+) -> Reference:
+    """Write completions and record, the record last."""
+    write_atomic(out / ROWS_NAME, "".join(map(row_text, rows)).encode())
+    record = ReferenceRecord(
+        job=job,
+        completions_sha256=sha256_file(out / ROWS_NAME),
+        num_completions=len(rows),
+        num_tokens=sum(len(row.completion_ids) for row in rows),
+        num_cut_off=sum(row.finish == "length" for row in rows),
+        collection=collection,
+        provenance=provenance,
     )
+    record.save(out / RECORD_NAME)
+    return Reference(out, record, rows)
+
+
+def row_text(row: Record) -> str:
+    """One line of the completions file, or of the partial one."""
+    return json.dumps(row.model_dump(mode="json"), separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
 def read_rows(text: str) -> tuple[Completion, ...]:
@@ -147,19 +301,23 @@ def read_rows(text: str) -> tuple[Completion, ...]:
     return tuple(rows)
 
 
-class PartialRows:
-    """The rows of an unfinished reference; appended batch by batch, dropped when finished.
+Row = TypeVar("Row", bound=Record)
+
+
+class PartialRows(Generic[Row]):
+    """The rows of an unfinished reference; appended as they come, dropped when finished.
 
     Its first line is the digest of the job, so rows of other prompts or settings are never taken
     over.
     """
 
-    def __init__(self, folder: Path, job_digest: str) -> None:
+    def __init__(self, folder: Path, job_digest: str, row: type[Row]) -> None:
         self._path = folder / PARTIAL_NAME
         self._header = json.dumps({"job": job_digest}) + "\n"
+        self._row = row
 
-    def start(self) -> dict[str, Completion]:
-        """Rows of the same job that are whole, by id; opens the file for the rest.
+    def start(self) -> tuple[Row, ...]:
+        """Rows of the same job that are whole; opens the file for the rest.
 
         Raises:
             CompletionsError: the folder holds the rows of another job.
@@ -167,23 +325,23 @@ class PartialRows:
         sweep(self._path.parent)
         if not self._path.is_file():
             write_atomic(self._path, self._header.encode())
-            return {}
+            return ()
         lines = json_lines(self._path.read_text(encoding="utf-8", errors="replace"))
         if lines[0] + "\n" != self._header:
             raise CompletionsError(
                 f"{self._path} was begun with other prompts, another target or other settings.",
                 mend="Give another --out, or delete that file to start again.",
             )
-        rows = []
+        rows: list[Row] = []
         for line in lines[1:-1]:  # what no newline ends is a torn write
             try:
-                rows.append(Completion.model_validate_json(line))
+                rows.append(self._row.model_validate_json(line))
             except ValidationError:
                 break  # so is this; what follows it is redone
         write_atomic(self._path, (self._header + "".join(map(row_text, rows))).encode())
-        return {row.id: row for row in rows}
+        return tuple(rows)
 
-    def append(self, rows: Sequence[Completion]) -> None:
+    def append(self, rows: Sequence[Row]) -> None:
         """Add a batch of rows."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write("".join(map(row_text, rows)))

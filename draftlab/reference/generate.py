@@ -10,29 +10,28 @@ assumed: capture compares every reference token with the target's own argmax and
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig
 
 from draftlab.base.errors import CompletionsError
 from draftlab.base.progress import Track, silent
-from draftlab.base.records import Provenance, sha256_file, sha256_json, write_atomic
+from draftlab.base.records import Provenance, sha256_json
 from draftlab.reference.completions import (
-    RECORD_NAME,
-    ROWS_NAME,
     Completion,
+    LocalTarget,
     PartialRows,
     Reference,
     ReferenceJob,
-    ReferenceRecord,
     Thinking,
-    row_text,
+    finished,
+    write_reference,
 )
+from draftlab.reference.encode import PromptEncoder
 from draftlab.reference.prompts import Prompt, prompts_digest
 from draftlab.target.compute import Compute
 from draftlab.target.loading import LoadedTarget, load_target, load_tokenizer
@@ -82,27 +81,30 @@ def generate_reference(
         TargetError: the target cannot be loaded.
     """
     target = load_target(target_folder, compute)
-    encoder = PromptEncoder(target_folder, settings.thinking)
+    encoder = PromptEncoder(target_folder, settings.thinking, _TransformersTokenizer)
     encoded = [encoder.encode(prompt, target.facts.vocab_size) for prompt in prompts]
     job = ReferenceJob(
         prompts_digest=prompts_digest(prompts),
         num_prompts=len(prompts),
-        target_fingerprint=target.fingerprint,
-        target_architecture=target.facts.architecture,
+        made_by=LocalTarget(
+            fingerprint=target.fingerprint,
+            architecture=target.facts.architecture,
+            device=compute.device,
+            dtype=compute.dtype,
+            batch_size=settings.batch_size,
+        ),
         max_new_tokens=settings.max_new_tokens,
         ignore_eos=settings.ignore_eos,
         temperature=0.0,
         thinking=settings.thinking,
         template_digest=encoder.template_digest,
-        device=compute.device,
-        dtype=compute.dtype,
-        batch_size=settings.batch_size,
+        keep_cut_off=True,
     )
-    done = _finished(out, job)
+    done = finished(out, job)
     if done is not None:
         return done
-    partial = PartialRows(out, sha256_json(job.model_dump(mode="json")))
-    rows = partial.start()
+    partial = PartialRows(out, sha256_json(job.model_dump(mode="json")), Completion)
+    rows = {row.id: row for row in partial.start()}
     batches = _batches(encoded, settings.batch_size)
     for batch in track(batches, total=len(batches), what="reference", unit="batches"):
         if all(prompts[i].key in rows for i in batch):
@@ -113,74 +115,34 @@ def generate_reference(
         ]
         partial.append(fresh)
         rows.update({row.id: row for row in fresh})
-    reference = _finish(out, job, [rows[prompt.key] for prompt in prompts])
+    kept = [rows[prompt.key] for prompt in prompts]
+    reference = write_reference(out, job, kept, None, Provenance.now())
     partial.drop()
     return reference
 
 
-class PromptEncoder:
-    """Turns prompts into token ids with the target's tokenizer; loads it when first needed."""
+class _TransformersTokenizer:
+    """The target's tokenizer as transformers reads it, files of every kind."""
 
-    def __init__(self, target_folder: Path, thinking: Thinking) -> None:
-        self._folder = target_folder
-        self._thinking = thinking
-        self._loaded: PreTrainedTokenizerBase | None = None
-        self.template_digest = ""
+    def __init__(self, folder: Path) -> None:
+        self._loaded: Any = load_tokenizer(folder)  # its classes are not typed
+        self.chat_template = str(self._loaded.chat_template or "")
 
-    def encode(self, prompt: Prompt, vocab_size: int) -> tuple[int, ...]:
-        """Token ids of one prompt.
+    def encode(self, text: str, *, special: bool) -> tuple[int, ...]:
+        """Token ids of a text; with `special`, those that frame every text too."""
+        return tuple(self._loaded(text, add_special_tokens=special)["input_ids"])
 
-        Raises:
-            CompletionsError: the prompt renders to nothing, or an id is outside the vocabulary.
-        """
-        if prompt.input_ids is not None:
-            ids = prompt.input_ids
-        elif prompt.prompt is not None:
-            ids = tuple(self._tokenizer()(prompt.prompt)["input_ids"])
-        else:
-            ids = self._render(prompt)
-        if not ids:
-            raise CompletionsError(
-                f"prompt {prompt.key!r} has no tokens.", mend="Give it some text."
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included."""
+        return str(self._loaded.decode(list(ids)))
+
+    def render(self, messages: Sequence[dict[str, str]], switch: Mapping[str, bool]) -> str:
+        """A conversation as the text that opens the next answer."""
+        return str(
+            self._loaded.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True, **switch
             )
-        if max(ids) >= vocab_size:
-            raise CompletionsError(
-                f"prompt {prompt.key!r} has token id {max(ids)}; the target's ids end at "
-                f"{vocab_size - 1}.",
-                mend="Were these input_ids made with another tokenizer?",
-            )
-        return ids
-
-    def _tokenizer(self) -> PreTrainedTokenizerBase:
-        if self._loaded is None:
-            self._loaded = load_tokenizer(self._folder)
-        return self._loaded
-
-    def _render(self, prompt: Prompt) -> tuple[int, ...]:
-        tokenizer = self._tokenizer()
-        template = tokenizer.chat_template
-        if not template:
-            raise CompletionsError(
-                f"prompt {prompt.key!r} is a chat and {self._folder} has no chat template.",
-                mend='Give {"prompt": ...} lines for a base model.',
-            )
-        if self._thinking != "template" and "enable_thinking" not in str(template):
-            raise CompletionsError(
-                f"thinking {self._thinking!r} was asked for; this chat template has no such "
-                "switch.",
-                mend="Leave --thinking out.",
-            )
-        self.template_digest = hashlib.sha256(str(template).encode()).hexdigest()
-        switch: dict[str, Any] = {}
-        if self._thinking != "template":
-            switch["enable_thinking"] = self._thinking == "on"
-        text = tokenizer.apply_chat_template(
-            [message.model_dump() for message in prompt.messages or ()],
-            tokenize=False,
-            add_generation_prompt=True,
-            **switch,
         )
-        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def _batches(encoded: Sequence[tuple[int, ...]], size: int) -> list[list[int]]:
@@ -231,32 +193,5 @@ def _row(
         prompt_ids=prompt_ids,
         completion_ids=completion,
         finish="stop" if stopped else "length",
+        ids_from="target",
     )
-
-
-def _finished(out: Path, job: ReferenceJob) -> Reference | None:
-    """The reference in `out` if it is whole and of this job; None if there is none yet."""
-    if not (out / RECORD_NAME).is_file():
-        return None
-    found = Reference.open(out)
-    mine, theirs = job.model_dump(), found.record.job.model_dump()
-    differing = [key for key in mine if mine[key] != theirs[key]]
-    if differing:
-        raise CompletionsError(
-            f"{out} holds another reference; these differ: {', '.join(differing)}.",
-            mend="Give another --out.",
-        )
-    return found
-
-
-def _finish(out: Path, job: ReferenceJob, rows: Sequence[Completion]) -> Reference:
-    write_atomic(out / ROWS_NAME, "".join(map(row_text, rows)).encode())
-    record = ReferenceRecord(
-        job=job,
-        completions_sha256=sha256_file(out / ROWS_NAME),
-        num_tokens=sum(len(row.completion_ids) for row in rows),
-        num_cut_off=sum(row.finish == "length" for row in rows),
-        provenance=Provenance.now(),
-    )
-    record.save(out / RECORD_NAME)
-    return Reference(out, record, rows)

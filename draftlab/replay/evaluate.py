@@ -3,7 +3,8 @@
 Draft every anchor once, walk every question, write the record.
 
 In:   a store, a drafter, the target's folder (its config, embedding and head only).
-Out:  EvaluationRun, and on request run.json with the drafts of every anchor and the texts beside it.
+Out:  EvaluationRun, and on request run.json with the drafts of every anchor and the texts beside
+      it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from draftlab.replay.result import RunTexts
 Reader = Callable[[str], bytes]
 """A vocabulary entry -> the bytes it stands for. Raises KeyError if it is not of this kind."""
 
-_BYTE_OF: dict[str, int] = {letter: byte for byte, letter in bytes_to_unicode().items()}
+_alphabet: Any = bytes_to_unicode  # untyped, as much of transformers is
+_BYTE_OF: dict[str, int] = {letter: byte for byte, letter in _alphabet().items()}
 _BYTE_NAME = re.compile("<0x([0-9A-F]{2})>")
 _SPACE_MARK = "\u2581"
 _UNKNOWN = "\ufffd"

@@ -1,7 +1,4 @@
-"""The target itself, through transformers: loaded whole, or not at all.
-
-Shape letters: R sequences, T positions, H hidden size, V vocabulary.
-"""
+"""The target itself, through transformers: loaded whole, or not at all."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -32,6 +28,23 @@ _auto_model: Any = AutoModelForCausalLM
 _auto_tokenizer: Any = AutoTokenizer
 _generation_config: Any = GenerationConfig
 _bars: Any = logging
+
+
+@dataclass(frozen=True, slots=True)
+class TargetIdentity:
+    """What is known of a target before any weight is read."""
+
+    facts: TargetFacts
+    fingerprint: str
+
+    @classmethod
+    def of(cls, folder: Path) -> TargetIdentity:
+        """Of the target in `folder`.
+
+        Raises:
+            TargetError: the folder is incomplete.
+        """
+        return cls(TargetFacts.from_folder(folder), TensorFiles.open(folder).fingerprint())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,7 @@ def load_target(folder: Path, compute: Compute) -> LoadedTarget:
     facts = TargetFacts.from_folder(folder)
     fingerprint = TensorFiles.open(folder).fingerprint()
     try:
-        with _without_bars():
+        with without_bars():
             model, info = _auto_model.from_pretrained(
                 folder, dtype=compute.torch_dtype, output_loading_info=True, local_files_only=True
             )
@@ -75,11 +88,11 @@ def load_target(folder: Path, compute: Compute) -> LoadedTarget:
     model = model.eval().requires_grad_(requires_grad=False).to(compute.torch_device)
     # The folder's generation settings (penalties, sampling) would bend greedy decoding silently.
     model.generation_config = _generation_config()
-    return LoadedTarget(model, facts, fingerprint, _decoder_layers(model, facts))
+    return LoadedTarget(model, facts, fingerprint, decoder_layers(model, facts))
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
+def without_bars() -> Iterator[None]:
     """Loading shows no progress bar of its own."""
     shown = _bars.is_progress_bar_enabled()
     _bars.disable_progress_bar()
@@ -116,35 +129,15 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def next_token_logits(target: LoadedTarget, normed_TH: Tensor) -> Tensor:
-    """Float32 logits [T, V] from the hidden states after the final norm.
-
-    Only the head runs; whether that is all that this model does after its final norm is checked by
-    `check_head` once per capture.
-    """
-    logits: Tensor = target.model.get_output_embeddings()(normed_TH).float()
-    softcap = getattr(target.model.config.get_text_config(), "final_logit_softcapping", None)
-    return softcap * torch.tanh(logits / softcap) if softcap else logits
+def load_tokenizer_if_any(folder: Path) -> PreTrainedTokenizerBase | None:
+    """The target's tokenizer, or None where there is none to read; texts stay token ids then."""
+    try:
+        return load_tokenizer(folder)
+    except TargetError:
+        return None
 
 
-def check_head(target: LoadedTarget, ids_1T: Tensor) -> None:
-    """Compare `next_token_logits` with the model's own logits on a few positions.
-
-    Raises:
-        TargetError: they differ, so log-probabilities computed from states would be wrong.
-    """
-    whole = target.model(input_ids=ids_1T, use_cache=False).logits[0].float()
-    base = target.model.get_decoder()
-    ours = next_token_logits(target, base(input_ids=ids_1T, use_cache=False).last_hidden_state[0])
-    if not torch.allclose(whole, ours, rtol=1e-3, atol=1e-3):
-        raise TargetError(
-            f"{target.facts.architecture} does more to its logits than its head and softcap: they "
-            f"differ by {float((whole - ours).abs().max()):.3g}.",
-            mend="This architecture needs a rule of its own in draftlab/target/loading.py.",
-        )
-
-
-def _decoder_layers(model: Any, facts: TargetFacts) -> nn.ModuleList:
+def decoder_layers(model: Any, facts: TargetFacts) -> nn.ModuleList:
     """The list of decoder layers, told by its length and its name."""
     decoder = model.get_decoder()
     layers = getattr(decoder, "layers", None)

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,11 @@ class TensorFiles:
                     )
                 infos[name] = info
         return cls(folder, infos)
+
+    @property
+    def num_values(self) -> int:
+        """Numbers in all tensors together."""
+        return sum(prod(info.shape) for info in self.infos.values())
 
     def read(self, name: str) -> torch.Tensor:
         """One whole tensor, as stored."""

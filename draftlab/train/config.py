@@ -5,7 +5,7 @@ Defaults follow the DFlash paper's recipe (arXiv:2602.06036, App. A.1) where it 
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -28,6 +28,8 @@ class TrainConfig(Record):
     """Peak of the cosine schedule."""
     warmup_ratio: float = 0.04
     """Share of the steps over which the rate rises from 0."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`adamw` is the paper's; `muon` takes the matrices and leaves norms and biases to AdamW."""
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0

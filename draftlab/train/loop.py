@@ -10,9 +10,10 @@ uses.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,12 +99,7 @@ def train(  # noqa: PLR0913  # six parts that form no group, three keyword-only 
     """
     compute.apply()
     parts = _prepare(store, target_folder, shape, config, compute)
-    optimizer = torch.optim.AdamW(
-        parts.drafter.parameters(),
-        lr=config.learning_rate,
-        betas=config.betas,
-        weight_decay=config.weight_decay,
-    )
+    optimizers = _optimizers(parts.drafter, config)
     order = _sequence_order(len(store), config, parts.generator)
     log: list[dict[str, float]] = []
     out.mkdir(parents=True, exist_ok=True)
@@ -112,7 +108,7 @@ def train(  # noqa: PLR0913  # six parts that form no group, three keyword-only 
             range(1, config.steps + 1), total=config.steps, what="train", unit="steps"
         ):
             sequences = [store.read(next(order)) for _ in range(config.sequences_per_step)]
-            entry = _step(parts, sequences, optimizer, step)
+            entry = _step(parts, sequences, optimizers, step)
             if step == config.steps:
                 _round_weights(parts.drafter, save_dtype)
             if heldout is not None and _replays_after(step, config):
@@ -173,6 +169,20 @@ def _initialise(drafter: Drafter, generator: torch.Generator) -> None:
                 nn.init.zeros_(module.bias)
 
 
+def _optimizers(drafter: Drafter, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """AdamW for all, or Muon for the matrices at AdamW's step size and AdamW for the rest."""
+    rate, decay = config.learning_rate, config.weight_decay
+    weights = list(drafter.parameters())
+    if config.optimizer == "adamw":
+        return [torch.optim.AdamW(weights, rate, config.betas, weight_decay=decay)]
+    matrices = [weight for weight in weights if weight.ndim == 2]
+    others = [weight for weight in weights if weight.ndim != 2]
+    return [
+        torch.optim.Muon(matrices, rate, decay, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, rate, config.betas, weight_decay=0.0),
+    ]
+
+
 def _sequence_order(count: int, config: TrainConfig, generator: torch.Generator) -> Iterator[int]:
     """Sequence numbers, each once per epoch, in a new order every epoch."""
     while True:
@@ -180,19 +190,23 @@ def _sequence_order(count: int, config: TrainConfig, generator: torch.Generator)
 
 
 def _step(
-    parts: _Parts, sequences: list[StoredSequence], optimizer: torch.optim.Optimizer, step: int
+    parts: _Parts,
+    sequences: list[StoredSequence],
+    optimizers: Sequence[torch.optim.Optimizer],
+    step: int,
 ) -> dict[str, float]:
     rate = parts.config.learning_rate * _schedule(step, parts.config)
-    for group in optimizer.param_groups:
+    for group in itertools.chain.from_iterable(o.param_groups for o in optimizers):
         group["lr"] = rate
     losses = [_sequence_loss(parts, sequence) for sequence in sequences]
     weighted = torch.stack([part.weighted_sum for part in losses]).sum()
     weight = torch.stack([part.weight for part in losses]).sum()
-    optimizer.zero_grad(set_to_none=True)
+    parts.drafter.zero_grad(set_to_none=True)
     loss: Any = weighted / weight
     loss.backward()
     norm = nn.utils.clip_grad_norm_(parts.drafter.parameters(), parts.config.clip)
-    optimizer.step()
+    for optimizer in optimizers:
+        optimizer.step()
     right, labelled = sum(p.right for p in losses), sum(p.labelled for p in losses)
     return {
         "step": step,

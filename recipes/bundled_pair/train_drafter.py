@@ -62,7 +62,7 @@ with `draftlab reference`, `capture` and `train` on the target's own greedy comp
 - Data: {completions:,} completions of {tokens:,} tokens, disjoint from `prompts.jsonl` by the
   rule in `recipes/bundled_pair/corpus.py`; thinking off; at most {limit} tokens each.
 - Training: {steps:,} steps of {sequences} completions x {anchors} random anchors, hard
-  cross-entropy on the target's tokens, decay {gamma:g}, AdamW {rate:g}, cosine, seed {seed},
+  cross-entropy on the target's tokens, decay {gamma:g}, Muon {rate:g}, cosine, seed {seed},
   float32 on a CPU.
 - Held-out chain τ {tau:.3f}, pooled over the 32 completions of `prompts.jsonl`, by replay of the
   saved file in float32 with torch {torch}. τ by step: {curve}.
@@ -103,10 +103,10 @@ def write_card(made: Trained, config: TrainConfig, store: HiddenStore) -> None:
 def main() -> None:
     """Make the drafter; print its τ."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=int, default=5000, help="training prompts")
+    parser.add_argument("--prompts", type=int, default=6000, help="training prompts")
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
+    parser.add_argument("--rate", type=float, default=5e-3, help="peak learning rate")
     parser.add_argument("--work", type=Path, help="keep reference and store here, and reuse them")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--out", type=Path, default=DRAFTER)
@@ -131,6 +131,7 @@ def main() -> None:
         config = TrainConfig(
             steps=arguments.steps,
             learning_rate=arguments.rate,
+            optimizer="muon",
             anchors_per_sequence=ANCHORS,
             evaluate_every=arguments.steps // 6,
         )

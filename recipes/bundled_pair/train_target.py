@@ -443,9 +443,10 @@ Held-out result per reply token (teacher forcing, {held_out} dialogues per domai
 | --- | --- | --- | --- |
 {rows}
 
-Limits: it knows its four domains and nothing else. Sums and copied records are often, not always,
-right. Code it completes looks like code, but usually does not do what the docstring says;
-renaming and removing work better.
+Limits: it knows its four domains and nothing else. The form of a reply is right nearly always, its
+content less often: most worked sums have a wrong digit somewhere, looking up one field of a record
+goes wrong more often than converting whole records, and code it completes looks like code but
+usually does not do what the docstring says. Renaming and removing work better.
 """
 
 

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from draftlab.base.errors import StoreError
+from draftlab.base.records import sha256_file
 from draftlab.hidden import capture as capturing
 from draftlab.hidden.capture import capture
 from draftlab.hidden.store import HiddenStore, require_finite
@@ -105,7 +106,7 @@ def test_a_text_the_target_would_not_write_is_counted_as_disagreeing(small_pair,
     record = json.loads((small_pair.reference / "reference.json").read_text())
     text = "\n".join([json.dumps(row), *rows[1:]]) + "\n"
     (folder / "completions.jsonl").write_text(text)
-    record["completions_sha256"] = capturing.sha256_file(folder / "completions.jsonl")
+    record["completions_sha256"] = sha256_file(folder / "completions.jsonl")
     (folder / "reference.json").write_text(json.dumps(record))
     reference = capturing.Reference.open(folder)
     store = capture(reference, small_pair.target, (1,), tmp_path / "store", pipeline.FP32)

@@ -9,6 +9,7 @@ import tiny
 from draftlab.base.errors import CompletionsError
 from draftlab.reference.completions import (
     PARTIAL_NAME,
+    Completion,
     PartialRows,
     Reference,
     read_rows,
@@ -82,9 +83,9 @@ def test_a_torn_last_row_is_decoded_again(target, prompts, whole, tmp_path, torn
 
 
 def test_rows_of_another_job_are_not_taken_over(whole, tmp_path):
-    PartialRows(tmp_path, "one").start()
+    PartialRows(tmp_path, "one", Completion).start()
     with pytest.raises(CompletionsError, match="other prompts"):
-        PartialRows(tmp_path, "two").start()
+        PartialRows(tmp_path, "two", Completion).start()
 
 
 def test_a_finished_reference_is_returned_as_it_is_and_another_is_refused(target, prompts, whole):

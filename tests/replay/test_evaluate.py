@@ -181,3 +181,42 @@ def test_shown_completions_are_readable_without_colour(small_pair, capsys, monke
     assert "chain, pooled over" in out
     assert out.count("target's own") == 2
     assert "not τ" in out
+
+
+def test_a_bfloat16_pipeline_runs_in_bfloat16_from_end_to_end(small_pair, tmp_path, capsys):
+    """Equal logits are common there; both ways of judging slots still agree to the token."""
+    common = ["--target", str(small_pair.target), "--threads", "1"]
+    steps = (
+        ["reference", "--prompts", str(small_pair.prompts), "--max-new-tokens", "12",
+         "--ignore-eos", "--dtype", "bfloat16", "--out", str(tmp_path / "ref"), *common],
+        ["capture", str(tmp_path / "ref"), "--drafter", str(small_pair.drafter),
+         "--out", str(tmp_path / "store"), *common],
+        ["evaluate", str(tmp_path / "store"), "--drafter", str(small_pair.drafter),
+         "--budgets", "4,64", "--json", *common],
+    )  # fmt: skip
+    for step in steps:
+        assert code_of(step) == 0
+    run = json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))
+    assert run["conditions"]["computed_on"] == "cpu, bfloat16, 1 thread"
+    assert HiddenStore.open(tmp_path / "store").read(0).taps_SC.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_compiled_sweep_and_torchs_sorting_give_the_same_drafts(
+    small_pair, tmp_path, monkeypatch, dtype
+):
+    compute = pipeline.FP32.model_copy(update={"dtype": dtype})
+    prompts = pipeline.as_prompts(tiny.random_prompts(3))
+    settings = pipeline.GreedySettings(max_new_tokens=20, ignore_eos=True)
+    reference = pipeline.generate_reference(
+        prompts, small_pair.target, tmp_path / "ref", settings, compute
+    )
+    store = pipeline.capture(reference, small_pair.target, (1, 2), tmp_path / "store", compute)
+    both = []
+    for compiles in (True, False):
+        monkeypatch.setattr(draft, "COMPILES", compiles)
+        both.append(evaluate(store, small_pair.drafter, small_pair.target, compute).drafts)
+    for swept, sorted_ in zip(*both, strict=True):
+        assert np.array_equal(swept.drafted_AD, sorted_.drafted_AD)
+        assert np.array_equal(swept.path_token_ranks_AD, sorted_.path_token_ranks_AD)
+        assert np.array_equal(swept.path_ranks_AD, sorted_.path_ranks_AD)

@@ -1,0 +1,243 @@
+"""`draftlab reference`: by a local target, or by a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+from draftlab.base.errors import CompletionsError, GateNotMet
+from draftlab.base.progress import bar
+from draftlab.cli.options import DeviceOption, DtypeOption, Threads, say
+
+if TYPE_CHECKING:
+    from draftlab.reference.completions import ReferenceRecord, Verification
+    from draftlab.reference.generate import GreedySettings
+    from draftlab.reference.prompts import Prompt
+    from draftlab.reference.servers import ServerFacts
+
+EXAMPLE = (
+    "Example: draftlab reference --prompts prompts.jsonl --target models/Qwen3-4B "
+    "--max-new-tokens 128 --out work/ref\n\n"
+    "Example: draftlab reference --prompts prompts.jsonl --target models/Qwen3-4B "
+    "--server http://localhost:30000 --max-new-tokens 4096 --out work/ref"
+)
+
+_Switch = Annotated[bool, Parameter(negative="")]
+
+
+@Parameter(name="*", group=Group("Decoding here"))
+@dataclass(frozen=True)
+class LocalFlags:
+    """What only a local target needs."""
+
+    batch_size: int = 16
+    """Prompts decoded together."""
+    device: DeviceOption = "auto"
+    dtype: DtypeOption = "auto"
+    threads: Threads = None
+
+
+@Parameter(name="*", group=Group("Asking a server"))
+@dataclass(frozen=True)
+class ServerFlags:
+    """What only a server needs."""
+
+    model: str = ""
+    """Which of the server's models, where it has several."""
+    concurrency: int = 8
+    """Requests in flight at a time."""
+    time_limit: float = 600.0
+    """Seconds that one answer may take."""
+    retries: int = 4
+    """How often a request is repeated at most, after growing waits."""
+    keep_cut_off: _Switch = False
+    """Keep completions cut off at --max-new-tokens; by default they are counted and left out."""
+    verify: int = 0
+    """Ask this many prompts again, alone and under load; any difference ends in exit code 3."""
+    api_key_env: str = ""
+    """Name of the environment variable that holds the server's key."""
+
+
+def reference(
+    *,
+    prompts: Path,
+    target: Path,
+    max_new_tokens: int,
+    out: Path,
+    server: str = "",
+    ignore_eos: bool = False,
+    thinking: Literal["on", "off", "template"] = "template",
+    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    local: LocalFlags = LocalFlags(),
+    asking: ServerFlags = ServerFlags(),
+) -> None:
+    """Let the target complete prompts greedily; keep the token ids.
+
+    Without --server the target is loaded and decodes here. With it, a server is asked (SGLang,
+    vLLM, llama.cpp or any OpenAI-compatible one), and of the target's folder only the config and
+    the tokenizer are read, to render and encode the prompts.
+
+    Parameters
+    ----------
+    prompts
+        JSONL: {"prompt": ...}, {"messages": [...]} or {"input_ids": [...]}, with optional id,
+        domain.
+    target
+        Folder of the target model.
+    max_new_tokens
+        Tokens per completion at most.
+    out
+        Folder to write. Run the same command again to continue a stopped one.
+    server
+        Address of a server that serves the target, e.g. http://localhost:30000.
+    ignore_eos
+        Go on past end-of-text tokens.
+    thinking
+        The chat template's thinking switch; `template` leaves its default.
+    json_output
+        Print the record as JSON.
+    """
+    from draftlab.reference.prompts import read_prompts
+
+    _refuse_flags_of_the_other(server, local, asking)
+    loaded = read_prompts(prompts)
+    if server:
+        from draftlab.reference.collect import collect_reference
+        from draftlab.reference.talk import CollectSettings
+
+        settings = CollectSettings(
+            url=server,
+            max_new_tokens=max_new_tokens,
+            ignore_eos=ignore_eos,
+            thinking=thinking,
+            concurrency=asking.concurrency,
+            keep_cut_off=asking.keep_cut_off,
+            verify=asking.verify,
+            model=asking.model,
+            time_limit_seconds=asking.time_limit,
+            retries=asking.retries,
+            api_key=_key(asking.api_key_env),
+        )
+        made = collect_reference(loaded, target, out, settings, track=bar, tell=_say_what_answers)
+        record = made.record
+    else:
+        from draftlab.reference.generate import GreedySettings
+
+        record = _decode_here(
+            loaded,
+            target,
+            out,
+            GreedySettings(
+                max_new_tokens=max_new_tokens,
+                ignore_eos=ignore_eos,
+                thinking=thinking,
+                batch_size=local.batch_size,
+            ),
+            local,
+        )
+    print(record.text() if json_output else _summary(record, out), end="")
+    if record.collection is not None and record.collection.verification is not None:
+        _require_no_difference(record.collection.verification)
+
+
+def _decode_here(
+    prompts: Sequence[Prompt],
+    target: Path,
+    out: Path,
+    settings: GreedySettings,
+    flags: LocalFlags,
+) -> ReferenceRecord:
+    from draftlab.reference.generate import generate_reference
+    from draftlab.target.compute import Compute
+
+    compute = Compute.choose(flags.device, flags.dtype, threads=flags.threads)
+    compute.apply()
+    say(
+        f"reference: {len(prompts)} prompts, up to {settings.max_new_tokens} tokens each; {compute}"
+    )
+    return generate_reference(prompts, target, out, settings, compute, track=bar).record
+
+
+def _refuse_flags_of_the_other(server: str, local: LocalFlags, asking: ServerFlags) -> None:
+    if server and local != LocalFlags():
+        raise CompletionsError(
+            "--batch-size, --device, --dtype and --threads are for a target that decodes here; "
+            "--server was given.",
+            mend="Leave them out; the server's share is --concurrency.",
+        )
+    if not server and asking != ServerFlags():
+        raise CompletionsError(
+            "--model, --concurrency, --time-limit, --retries, --keep-cut-off, --verify and "
+            "--api-key-env are for a server; --server was not given.",
+            mend="Pass --server http://host:port, or leave them out.",
+        )
+
+
+def _key(variable: str) -> str:
+    if not variable:
+        return ""
+    key = os.environ.get(variable, "")
+    if not key:
+        raise CompletionsError(
+            f"the environment variable {variable} is empty or not set.",
+            mend=f"export {variable}=...",
+        )
+    return key
+
+
+def _say_what_answers(facts: ServerFacts) -> None:
+    ids = (
+        "text only: completions are encoded again, and marked as retokenised"
+        if facts.dialect == "text"
+        else "token ids in and out"
+    )
+    say(f"reference: {facts.name} {facts.version}, model {facts.model_id}; {ids}")
+
+
+def _summary(record: ReferenceRecord, out: Path) -> str:
+    """What was made, in a few lines."""
+    limit = record.job.max_new_tokens
+    lines = [
+        f"{record.num_completions} completions, {record.num_tokens:,} tokens, "
+        f"{record.num_cut_off} cut off at {limit} -> {out}"
+    ]
+    collection = record.collection
+    if collection is None:
+        return lines[0] + "\n"
+    from draftlab.reference.collect import reasons_text
+
+    if collection.excluded:
+        lines.append(f"{len(collection.excluded)} left out: {reasons_text(collection.excluded)}")
+    if collection.num_retokenised:
+        lines.append(
+            f"{collection.num_retokenised} retokenised from text; the text of "
+            f"{collection.num_not_round_trip} of them "
+            f"({collection.num_not_round_trip / collection.num_retokenised:.1%}) does not survive "
+            "encoding and decoding"
+        )
+    checked = collection.verification
+    if checked is not None:
+        lines.append(
+            f"{checked.num_prompts} asked again, alone and with {checked.in_flight} in flight: "
+            f"{len(checked.differences)} differ"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _require_no_difference(checked: Verification) -> None:
+    if not checked.differences:
+        return
+    first = checked.differences[0]
+    before, now = ("the end" if token is None else token for token in (first.before, first.now))
+    raise GateNotMet(
+        f"{len(checked.differences)} of {checked.num_prompts} prompts were answered differently; "
+        f"first {first.id!r}, {first.when}: completion token {first.index} was {before}, then "
+        f"{now}.",
+        mend="Collect with --concurrency 1 into another --out, or look for what the server shares "
+        "between requests; the reference is written and says so.",
+    )

@@ -1,0 +1,186 @@
+"""What a streamed capture keeps on disk between layers, so that a kill costs one layer at most.
+
+    STORE/scratch/progress.json            how far it is; replaced whole after each layer
+    STORE/scratch/after-0007.bin           states of every pass after layer 7, pass by pass
+    STORE/scratch/verdicts-32768.safetensors  the head's first 32,768 rows, for every token
+    STORE/scratch/states-00000.safetensors shards under construction
+
+Each file is whole before progress.json names it, and the one before is removed after that. Its
+digest is compared when a rerun takes it up.
+
+Shape letters: R sequences of a pass, T padded length, H hidden size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from draftlab.base.records import Record, read_json, sha256_file, sweep, whole_file, write_atomic
+from draftlab.hidden.judge import Verdict
+from draftlab.hidden.passes import Pass
+from draftlab.target.ranges import bytes_of
+
+PROGRESS_NAME = "progress.json"
+_VERDICT_PARTS = ("best_n", "second_n", "argmax_n", "total_n", "said_n")
+
+
+class FileReceipt(Record):
+    """A file that is whole."""
+
+    file: str
+    num_bytes: int
+    sha256: str
+
+    def is_there(self, folder: Path) -> bool:
+        """Whether the file is what it was when it was written."""
+        path = folder / self.file
+        return (
+            path.is_file()
+            and path.stat().st_size == self.num_bytes
+            and sha256_file(path) == self.sha256
+        )
+
+
+class Progress(Record):
+    """How far a streamed capture is."""
+
+    job_digest: str
+    shards: tuple[int, ...]
+    """Numbers of the shards that are captured together."""
+    layers_done: int = 0
+    states: FileReceipt | None = None
+    """After the last layer that is done; after the last of all, normed."""
+    head_rows_done: int = 0
+    verdicts: FileReceipt | None = None
+
+    @classmethod
+    def load(cls, folder: Path) -> Self | None:
+        """What an earlier run has left, if its files are whole."""
+        path = folder / PROGRESS_NAME
+        if not path.is_file():
+            return None
+        found = cls.model_validate(read_json(path))
+        files = [file for file in (found.states, found.verdicts) if file is not None]
+        return found if all(file.is_there(folder) for file in files) else None
+
+    def save(self, folder: Path) -> None:
+        """Replace the record, then drop the files that it no longer names."""
+        write_atomic(folder / PROGRESS_NAME, (self.model_dump_json(indent=1) + "\n").encode())
+        named = {file.file for file in (self.states, self.verdicts) if file is not None}
+        for path in (*folder.glob("after-*.bin"), *folder.glob("verdicts-*.safetensors")):
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
+
+def open_scratch(folder: Path, fresh: Progress, *, anew: bool = False) -> Progress:
+    """Progress of an earlier run of the same work, or a fresh start in an empty folder."""
+    found = Progress.load(folder) if folder.is_dir() else None
+    is_same = (
+        found is not None
+        and found.job_digest == fresh.job_digest
+        and set(fresh.shards) <= set(found.shards)
+    )
+    if found is None or not is_same or anew:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        found = fresh
+    sweep(folder)
+    found.save(folder)
+    return found
+
+
+class States:
+    """The states of every pass between two layers: on disk, and in memory up to a budget."""
+
+    def __init__(
+        self, folder: Path, passes: Sequence[Pass], hidden_size: int, dtype: torch.dtype
+    ) -> None:
+        self._folder = folder
+        self._shapes = [(len(p.numbers), p.width, hidden_size) for p in passes]
+        self._dtype = dtype
+        sizes = [p.num_tokens * hidden_size * dtype.itemsize for p in passes]
+        self._offsets = [sum(sizes[:k]) for k in range(len(sizes))]
+        self._held: dict[int, Tensor] = {}
+        self.held_budget_bytes = 0
+        self.receipt: FileReceipt | None = None
+
+    def read(self, number: int) -> Tensor:
+        """The states [R, T, H] of one pass."""
+        if number in self._held:
+            return self._held[number]
+        if self.receipt is None:
+            raise RuntimeError("no layer has been written")
+        out_RTH = torch.empty(self._shapes[number], dtype=self._dtype)
+        with (self._folder / self.receipt.file).open("rb") as file:
+            file.seek(self._offsets[number])
+            file.readinto(bytes_of(out_RTH))
+        return out_RTH
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Callable[[int, Tensor], None]]:
+        """Write the states of the next layer, pass by pass in order, while these are read."""
+        digest = hashlib.sha256()
+        with whole_file(self._folder / name) as beside:
+            with beside.open("wb") as file:
+
+                def put(number: int, states_RTH: Tensor) -> None:
+                    kept = states_RTH.to("cpu", self._dtype).contiguous()
+                    view = bytes_of(kept)
+                    digest.update(view)
+                    file.write(view)
+                    self._hold(number, kept)
+
+                yield put
+            size = beside.stat().st_size
+        self.receipt = FileReceipt(file=name, num_bytes=size, sha256=digest.hexdigest())
+
+    def _hold(self, number: int, states_RTH: Tensor) -> None:
+        self._held.pop(number, None)
+        held = sum(tensor.nbytes for tensor in self._held.values())
+        if held + states_RTH.nbytes <= self.held_budget_bytes:
+            self._held[number] = states_RTH
+
+
+def save_verdicts(folder: Path, rows: int, verdicts: Mapping[int, Verdict]) -> FileReceipt:
+    """Write the running choices of every sequence, after so many rows of the head."""
+    path = folder / f"verdicts-{rows}.safetensors"
+    joined = {
+        part: torch.cat([getattr(verdicts[i], part) for i in sorted(verdicts)])
+        for part in _VERDICT_PARTS
+    }
+    with whole_file(path) as beside:
+        save_file(joined, beside)
+    return FileReceipt(file=path.name, num_bytes=path.stat().st_size, sha256=sha256_file(path))
+
+
+def load_verdicts(
+    folder: Path, receipt: FileReceipt, counts: Mapping[int, int]
+) -> dict[int, Verdict]:
+    """Read them back; `counts` are the completion tokens of each sequence."""
+    joined = load_file(folder / receipt.file)
+    lengths = [counts[i] for i in sorted(counts)]
+    parts = {name: torch.split(joined[name], lengths) for name in _VERDICT_PARTS}
+    return {
+        i: Verdict(**{name: parts[name][k].clone() for name in _VERDICT_PARTS})
+        for k, i in enumerate(sorted(counts))
+    }
+
+
+def move_into_place(source: Path, place: Path) -> None:
+    """Rename a synced file, and return when the folder's entry is on disk."""
+    source.replace(place)
+    folder = os.open(place.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

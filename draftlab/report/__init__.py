@@ -1,0 +1,1 @@
+"""Evaluation runs as one HTML page that needs nothing but itself."""
