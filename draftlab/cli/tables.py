@@ -11,6 +11,7 @@ from rich.text import Text
 from draftlab.replay.result import EvaluationRun, WalkSummary, summary
 
 _BAR_WIDTH = 24
+_MOST_BUDGETS = 3  # beside each other in the table by domain, in 80 columns
 
 
 def result_tables(run: EvaluationRun) -> Iterator[RenderableType]:
@@ -97,17 +98,19 @@ def _percent(share: float | None) -> str:
 
 def _domains(run: EvaluationRun) -> Table:
     table = Table(title="by domain", title_justify="left", box=None, pad_edge=False)
-    for name, justify in (
-        ("domain", "left"),
-        ("prompts", "right"),
-        ("rounds", "right"),
-        ("τ", "right"),
-    ):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for budget in run.trees:
-        table.add_column(f"tree {budget}", justify="right")
+    shown = _spread(list(run.trees), _MOST_BUDGETS)
+    table.add_column("domain", no_wrap=True)
+    for name in ("prompts", "rounds", "τ", *(f"tree {budget}" for budget in shown)):
+        table.add_column(name, justify="right", no_wrap=True)
     for domain, result in run.domains.items():
         rounds = f"{result.chain.rounds:,}" + (" (too few)" if result.too_few else "")
-        trees = [f"{counts.tau:.2f}" for counts in result.trees.values()]
+        trees = [f"{result.trees[budget].tau:.2f}" for budget in shown]
         table.add_row(domain, str(result.prompts), rounds, f"{result.chain.tau:.3f}", *trees)
     return table
+
+
+def _spread(items: list[str], count: int) -> list[str]:
+    """At most `count` of the items, the first and the last among them."""
+    if len(items) <= count:
+        return items
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
