@@ -26,6 +26,7 @@ def capture(
     out: Path,
     drafter: Path | None = None,
     layers: Numbers = (),
+    stream: bool | None = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     threads: Threads = None,
@@ -41,6 +42,9 @@ def capture(
         Take the layers from this drafter's config.json.
     layers
         Layers to tap, counted from 0, e.g. 1,16,31,46,61; their outputs are kept.
+    stream
+        Read the target layer by layer, each layer once, instead of loading it whole; by default
+        where it does not fit into memory.
     json_output
         Print the store's index as JSON.
     """
@@ -48,8 +52,8 @@ def capture(
 
     made = Reference.open(reference_folder)
     taps = _taps(drafter, layers)
-    from draftlab.hidden.capture import capture as run_capture
-    from draftlab.target.compute import Compute
+    from draftlab.hidden.capture import carry_out, plan_capture
+    from draftlab.target.compute import Compute, operations_per_second
 
     made_by = made.record.job.made_by
     # A server does not say what it computes in; the choice is then this machine's.
@@ -62,7 +66,12 @@ def capture(
             f"capture: a server wrote this reference ({made_by.name} {made_by.version}, model "
             f"{made_by.model_id}): whether --target is that model shows in the agreement alone"
         )
-    store = run_capture(made, target, taps, out, compute, track=bar)
+    plan = plan_capture(made, target, taps, out, compute, stream=stream)
+    if plan.finished is None:
+        rate = None if plan.skeleton is None else operations_per_second(compute)
+        for line in plan.estimate.lines(rate):
+            say(f"capture: {line}")
+    store = carry_out(plan, track=bar)
     index = store.index
     if json_output:
         print(json.dumps({**json.loads(index.text()), "agreement": index.agreement}, indent=1))

@@ -50,6 +50,8 @@ class StreamNeeds(Record):
 
     why: str
     num_layers: int
+    layers_done: int
+    """By an earlier run; what follows is for the rest."""
     read_bytes: int
     """Of weights, each once: layers, norms, head, and the embedding rows that occur."""
     layer_bytes: int
@@ -95,10 +97,10 @@ class Estimate(Record):
         needs = self.stream
         memory = needs.layer_bytes + needs.buffer_bytes
         lines = [
-            f"layer by layer, {needs.why}",
+            f"layer by layer, {needs.why}{_continued(needs)}",
             f"reads {size_text(needs.read_bytes)} of weights once for all {self.num_positions:,} "
-            f"positions; memory {bytes_text(memory)} (largest layer "
-            f"{bytes_text(needs.layer_bytes)}, buffers {bytes_text(needs.buffer_bytes)}) and up to "
+            f"positions; memory up to {bytes_text(memory)} (largest layer "
+            f"{bytes_text(needs.layer_bytes)}, buffers {bytes_text(needs.buffer_bytes)}) and "
             f"{bytes_text(needs.held_bytes)} of states",
             f"{store}, scratch {size_text(needs.scratch_bytes)}; {free}",
         ]
@@ -109,6 +111,11 @@ class Estimate(Record):
                 f"{operations_per_second / 1e9:.0f} GFLOP/s that this machine shows now"
             )
         return lines
+
+
+def _continued(needs: StreamNeeds) -> str:
+    done = needs.layers_done
+    return f"; {done} of {needs.num_layers} layers are done" if done else ""
 
 
 def size_text(num_bytes: int) -> str:

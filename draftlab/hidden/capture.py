@@ -87,9 +87,11 @@ def plan_capture(
     )
     finished = journal.finished(out, job)
     job = journal.begun(out, job)
-    why = None if finished else whether_to_stream(target_folder, job, compute, wish=stream)
-    skeleton = None if why is None else Skeleton.open(target_folder, compute)
     completions = reference.completions
+    why = None
+    if finished is None:
+        why = whether_to_stream(target_folder, completions, job, compute, wish=stream)
+    skeleton = None if why is None else Skeleton.open(target_folder, compute)
     estimate = estimate_of(completions, job, out, skeleton, why=why or "")
     if finished is None:
         require_disk(estimate, sequence_sizes(completions, conditions, streamed=why is not None))
@@ -129,6 +131,7 @@ def carry_out(plan: CapturePlan, *, track: Track = silent) -> HiddenStore:
         Unfinished: the disk is full.
     """
     if plan.finished is not None:
+        journal.clear(plan.out)
         return plan.finished
     torch.set_num_threads(plan.job.threads)
     receipts = journal.begin(plan.out, plan.job, plan.target_folder)

@@ -163,7 +163,13 @@ def finish(out: Path, job: CaptureJob, whole: Sequence[ShardReceipt]) -> HiddenS
         sequences=tuple(entry for receipt in whole for entry in receipt.sequences),
     )
     index.save(out / INDEX_NAME)
+    clear(out)
+    return HiddenStore.open(out)
+
+
+def clear(out: Path) -> None:
+    """Drop what only an unfinished capture needs, also where a kill came before this was done."""
     for name in (JOB_NAME, JOURNAL_NAME):
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / SCRATCH_NAME, ignore_errors=True)
-    return HiddenStore.open(out)
+    sweep(out)

@@ -22,7 +22,8 @@ from draftlab.hidden.budget import (
 )
 from draftlab.hidden.journal import SCRATCH_NAME, CaptureJob
 from draftlab.hidden.judge import LOGITS_AT_ONCE
-from draftlab.hidden.passes import passes_of, positions, shard_groups
+from draftlab.hidden.passes import Pass, passes_of, positions, shard_groups
+from draftlab.hidden.scratch import layers_done
 from draftlab.hidden.shard import ShardFile, group_slots
 from draftlab.hidden.store import CaptureConditions
 from draftlab.reference.completions import Completion
@@ -31,8 +32,8 @@ from draftlab.target.ranges import PIECE_BYTES
 from draftlab.target.skeleton import Skeleton
 from draftlab.target.tensors import TensorFiles
 
-_VALUES_PER_POSITION = 16
-"""Hidden-sized tensors that one pass may hold at once: residual, projections, feed-forward."""
+_HIDDEN_COPIES, _WIDE_COPIES = 4, 3
+"""Of hidden size and of the widest layer's outputs, how many tensors a pass holds at once."""
 _LOGIT_COPIES = 3
 _READERS = 4
 """transformers reads with up to four threads."""
@@ -41,15 +42,20 @@ _HELD_SHARE = 4
 
 
 def whether_to_stream(
-    target_folder: Path, job: CaptureJob, compute: Compute, *, wish: bool | None
+    target_folder: Path,
+    completions: Sequence[Completion],
+    job: CaptureJob,
+    compute: Compute,
+    *,
+    wish: bool | None,
 ) -> str | None:
     """Why the target is read layer by layer; None where it is loaded whole."""
     if wish is not None:
         return "as asked" if wish else None
-    size = compute.torch_dtype.itemsize
-    weights = TensorFiles.open(target_folder).num_values * size
+    files = TensorFiles.open(target_folder)
+    weights = files.num_values * compute.torch_dtype.itemsize
     room = _room(compute)
-    if fits_in_memory(weights, _pass_bytes(job, size), room):
+    if fits_in_memory(weights, _pass_bytes(files, completions, job), room):
         return None
     return (
         f"since {bytes_text(weights)} of weights in {compute.dtype} do not fit into the "
@@ -80,7 +86,7 @@ def estimate_of(
         ),
         there_bytes=_written_bytes(out),
         free_bytes=shutil.disk_usage(above).free,
-        stream=None if skeleton is None else _stream_needs(skeleton, completions, job, why),
+        stream=None if skeleton is None else _stream_needs(skeleton, completions, job, out, why),
     )
 
 
@@ -106,42 +112,48 @@ def shape_of(conditions: CaptureConditions) -> Shape:
 
 
 def _stream_needs(
-    skeleton: Skeleton, completions: Sequence[Completion], job: CaptureJob, why: str
+    skeleton: Skeleton, completions: Sequence[Completion], job: CaptureJob, out: Path, why: str
 ) -> StreamNeeds:
     conditions, size = job.conditions, skeleton.compute.torch_dtype.itemsize
-    layers = range(conditions.num_target_layers)
-    groups = shard_groups(completions, job.sequences_per_shard)
-    padded = sum(
-        this.num_tokens
-        for n, group in enumerate(groups)
-        for this in passes_of(n, group, completions, job.tokens_per_pass)
-    )
+    done = layers_done(out / SCRATCH_NAME, job)
+    left = range(done, conditions.num_target_layers)
+    passes = _all_passes(completions, job)
+    padded = sum(this.num_tokens for this in passes)
     judged = sum(len(row.completion_ids) for row in completions)
     states = shape_of(conditions).states_bytes(padded)
-    layer_bytes = max(skeleton.layer_bytes(i) for i in layers)
+    layer_bytes = max(skeleton.layer_bytes(i) for i in range(conditions.num_target_layers))
+    rows = min(job.head_rows_per_piece, conditions.vocab_size)
     buffers = (
-        _pass_bytes(job, size)
-        + skeleton.table_bytes(job.tokens_per_pass)
-        + job.head_rows_per_piece * conditions.hidden_size * size
+        _pass_bytes(skeleton.files, completions, job)
+        + skeleton.table_bytes(max(this.num_tokens for this in passes))
+        + rows * conditions.hidden_size * size
         + (2 + _READERS) * PIECE_BYTES
         + VERDICT_BYTES * judged
     )
-    left = max(0, available_bytes() - layer_bytes - buffers)
-    values = sum(skeleton.active_values(i) for i in layers)
+    room = max(0, available_bytes() - layer_bytes - buffers)
     head = conditions.vocab_size * conditions.hidden_size
     return StreamNeeds(
         why=why,
-        num_layers=len(layers),
-        read_bytes=sum(r.num_bytes for i in layers for r in skeleton.layer_ranges(i))
+        num_layers=conditions.num_target_layers,
+        layers_done=done,
+        read_bytes=sum(r.num_bytes for i in left for r in skeleton.layer_ranges(i))
         + sum(r.num_bytes for r in skeleton.rest_ranges())
         + skeleton.head_range.num_bytes
         + _embedding_bytes(skeleton, completions),
         layer_bytes=layer_bytes,
         buffer_bytes=buffers,
-        held_bytes=min(states, left // _HELD_SHARE),
+        held_bytes=min(states, room // _HELD_SHARE),
         scratch_bytes=2 * states + 2 * VERDICT_BYTES * judged,
-        operations=2.0 * (values * padded + head * judged),
+        operations=2.0 * (sum(map(skeleton.active_values, left)) * padded + head * judged),
     )
+
+
+def _all_passes(completions: Sequence[Completion], job: CaptureJob) -> list[Pass]:
+    return [
+        this
+        for n, group in enumerate(shard_groups(completions, job.sequences_per_shard))
+        for this in passes_of(n, group, completions, job.tokens_per_pass)
+    ]
 
 
 def _embedding_bytes(skeleton: Skeleton, completions: Sequence[Completion]) -> int:
@@ -151,10 +163,21 @@ def _embedding_bytes(skeleton: Skeleton, completions: Sequence[Completion]) -> i
     return len(distinct) * (where.num_bytes // where.shape[0])
 
 
-def _pass_bytes(job: CaptureJob, value_bytes: int) -> int:
-    """Memory that one pass takes beside the weights, roughly."""
-    values = job.tokens_per_pass * job.conditions.hidden_size * _VALUES_PER_POSITION
-    return values * value_bytes + _LOGIT_COPIES * LOGITS_AT_ONCE * 4
+def _pass_bytes(files: TensorFiles, completions: Sequence[Completion], job: CaptureJob) -> int:
+    """Memory that the largest pass takes beside the weights, roughly."""
+    conditions = job.conditions
+    passes = _all_passes(completions, job)
+    widest = max(
+        (i.shape[0] for name, i in files.infos.items() if "layers." in name and len(i.shape) == 2),
+        default=conditions.hidden_size,
+    )
+    values = max(this.num_tokens for this in passes) * (
+        _HIDDEN_COPIES * conditions.hidden_size + _WIDE_COPIES * widest
+    )
+    rows = min(job.head_rows_per_piece, conditions.vocab_size)
+    logits = min(LOGITS_AT_ONCE, max(len(row.completion_ids) for row in completions) * rows)
+    mask = max(this.width for this in passes) ** 2
+    return values * shape_of(conditions).value_bytes + _LOGIT_COPIES * logits * 4 + mask
 
 
 def _room(compute: Compute) -> int:

@@ -22,10 +22,20 @@ from pathlib import Path
 from typing import Self
 
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from draftlab.base.records import Record, read_json, sha256_file, sweep, whole_file, write_atomic
+from draftlab.base.records import (
+    Record,
+    read_json,
+    sha256_file,
+    sha256_json,
+    sweep,
+    whole_file,
+    write_atomic,
+)
+from draftlab.hidden.journal import CaptureJob
 from draftlab.hidden.judge import Verdict
 from draftlab.hidden.passes import Pass
 from draftlab.target.ranges import bytes_of
@@ -64,14 +74,19 @@ class Progress(Record):
     verdicts: FileReceipt | None = None
 
     @classmethod
-    def load(cls, folder: Path) -> Self | None:
-        """What an earlier run has left, if its files are whole."""
-        path = folder / PROGRESS_NAME
-        if not path.is_file():
+    def read(cls, folder: Path) -> Self | None:
+        """What an earlier run says; None where there is nothing that this version can read."""
+        if not (folder / PROGRESS_NAME).is_file():
             return None
-        found = cls.model_validate(read_json(path))
-        files = [file for file in (found.states, found.verdicts) if file is not None]
-        return found if all(file.is_there(folder) for file in files) else None
+        try:
+            return cls.model_validate(read_json(folder / PROGRESS_NAME))
+        except ValidationError:
+            return None
+
+    def is_whole(self, folder: Path) -> bool:
+        """Whether the files it names are what they were."""
+        files = [file for file in (self.states, self.verdicts) if file is not None]
+        return all(file.is_there(folder) for file in files)
 
     def save(self, folder: Path) -> None:
         """Replace the record, then drop the files that it no longer names."""
@@ -82,15 +97,26 @@ class Progress(Record):
                 path.unlink(missing_ok=True)
 
 
+def job_digest(job: CaptureJob) -> str:
+    """What scratch files are of."""
+    return sha256_json(job.model_dump(mode="json"))
+
+
+def layers_done(folder: Path, job: CaptureJob) -> int:
+    """Layers that an earlier run of the same job says it has done."""
+    found = Progress.read(folder)
+    return found.layers_done if found and found.job_digest == job_digest(job) else 0
+
+
 def open_scratch(folder: Path, fresh: Progress, *, anew: bool = False) -> Progress:
     """Progress of an earlier run of the same work, or a fresh start in an empty folder."""
-    found = Progress.load(folder) if folder.is_dir() else None
-    is_same = (
-        found is not None
-        and found.job_digest == fresh.job_digest
-        and set(fresh.shards) <= set(found.shards)
-    )
-    if found is None or not is_same or anew:
+    found = None if anew else Progress.read(folder)
+    if (
+        found is None
+        or found.job_digest != fresh.job_digest
+        or not set(fresh.shards) <= set(found.shards)
+        or not found.is_whole(folder)
+    ):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         found = fresh

@@ -20,7 +20,6 @@ from torch import Tensor
 from draftlab.base.errors import TargetError
 from draftlab.base.memory import available_bytes
 from draftlab.base.progress import Track
-from draftlab.base.records import sha256_json
 from draftlab.hidden import journal
 from draftlab.hidden.journal import SCRATCH_NAME, CaptureJob, ShardReceipt, shard_name
 from draftlab.hidden.judge import Verdict
@@ -37,6 +36,7 @@ from draftlab.hidden.passes import (
 from draftlab.hidden.scratch import (
     Progress,
     States,
+    job_digest,
     load_verdicts,
     move_into_place,
     open_scratch,
@@ -84,8 +84,7 @@ class _Stream:
     def __init__(self, work: StreamWork, groups: Mapping[int, Sequence[int]]) -> None:
         self.work = work
         self._folder = work.out / SCRATCH_NAME
-        digest = sha256_json(work.job.model_dump(mode="json"))
-        fresh = Progress(job_digest=digest, shards=tuple(groups))
+        fresh = Progress(job_digest=job_digest(work.job), shards=tuple(groups))
         self._lay_out(open_scratch(self._folder, fresh))
         if self._progress.layers_done and any(self._is_lost(n) for n in groups):
             self._lay_out(open_scratch(self._folder, fresh, anew=True))

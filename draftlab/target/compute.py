@@ -7,6 +7,7 @@ that spin beside a busy process make torch several times slower than one thread 
 from __future__ import annotations
 
 import os
+import time
 from typing import Literal, Self
 
 import torch
@@ -70,6 +71,20 @@ class Compute(Record):
     def __str__(self) -> str:
         plural = "" if self.threads == 1 else "s"
         return f"{self.device}, {self.dtype}, {self.threads} thread{plural}"
+
+
+def operations_per_second(compute: Compute, *, seconds: float = 0.5) -> float:
+    """What matrix products reach here and now, other processes' load included."""
+    size = 1024
+    left = torch.ones(size, size, dtype=compute.torch_dtype, device=compute.torch_device)
+    rounds, started = 0, time.perf_counter()
+    while rounds < 2 or time.perf_counter() - started < seconds:
+        product = left @ left
+        float(product[0, 0])  # waits for a GPU
+        rounds += 1
+        if rounds == 1:  # the first one warms up
+            started = time.perf_counter()
+    return 2.0 * size**3 * (rounds - 1) / (time.perf_counter() - started)
 
 
 def free_cores() -> int:

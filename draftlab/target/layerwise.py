@@ -10,7 +10,7 @@ Shape letters: R sequences, T positions, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,10 @@ from draftlab.base.errors import TargetError
 from draftlab.target.loading import LoadedTarget
 
 _STATES = "hidden_states"
+_CONTAINERS = (MutableMapping, MutableSequence)
+_UNREAD = ("shared_kv_states",)
+"""Gemma 4 fills this in every model; those in which a later layer reads it are not opened at all
+(`Skeleton.open`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,9 @@ def run_layer(target: LoadedTarget, number: int, ids_RT: Tensor, states: Tensor 
 
     def forward(*args: Any, **kwargs: Any) -> Tensor:
         args, kwargs = _with_states(args, kwargs, states)
-        shared = {key: len(value) for key, value in kwargs.items() if isinstance(value, dict)}
+        shared = {
+            k: len(v) for k, v in kwargs.items() if isinstance(v, _CONTAINERS) and k not in _UNREAD
+        }
         output: object = type(layer).forward(layer, *args, **kwargs)
         grown = [key for key, length in shared.items() if len(kwargs[key]) != length]
         if grown or not isinstance(output, Tensor):

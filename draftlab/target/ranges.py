@@ -132,7 +132,8 @@ def _empty(count: int, dtype: torch.dtype, place: int = 0) -> Tensor:
     size = count * dtype.itemsize + place
     if size < _OWN_MEMORY_BYTES:
         return torch.empty(size, dtype=torch.uint8)[place:].view(dtype)
-    return torch.frombuffer(mmap.mmap(-1, size, flags=_PRIVATE), dtype=torch.uint8)[place:].view(dtype)
+    own = mmap.mmap(-1, size, flags=_PRIVATE)
+    return torch.frombuffer(own, dtype=torch.uint8)[place:].view(dtype)
 
 
 def read_whole(where: ByteRange, dtype: torch.dtype) -> Tensor:

@@ -47,6 +47,7 @@ class Skeleton:
         self, model: Any, facts: TargetFacts, files: TensorFiles, compute: Compute
     ) -> None:
         self.target = LoadedTarget(model, facts, files.fingerprint(), decoder_layers(model, facts))
+        self.files = files
         self.compute = compute
         self._ranges = byte_ranges(files)
         self._filler = Filler(model, compute.torch_dtype)
@@ -90,6 +91,12 @@ class Skeleton:
             raise TargetError(
                 f"{folder} is quantised; layer by layer only plain weights can be read.",
                 mend="Use an unquantised copy, or --no-stream.",
+            )
+        if getattr(model.config.get_text_config(), "num_kv_shared_layers", None):
+            raise TargetError(
+                f"{facts.architecture}: its last layers read the keys and values of earlier ones, "
+                "so they cannot run one at a time.",
+                mend="Use --no-stream on a machine that holds it.",
             )
         return cls(model.eval().requires_grad_(requires_grad=False), facts, files, compute)
 
