@@ -29,7 +29,7 @@ def demo(
     out
         Folder for everything it makes.
     show
-        Print this many completions with each round's drafts.
+        Print this many completions with each round's drafts, the most typical ones first.
     json_output
         Print the run as JSON.
     """
@@ -45,14 +45,15 @@ def demo(
         return
     from rich.console import Console
 
-    from draftlab.cli.show import print_completions
+    from draftlab.cli.show import print_completions, typical
     from draftlab.cli.tables import result_tables
     from draftlab.target.loading import load_tokenizer
 
     console = Console()
+    shown = typical(made.evaluation)[:show]
+    print_completions(console, made.evaluation, made.store, load_tokenizer(TARGET), shown)
     for part in result_tables(made.evaluation.run):
         console.print(part)
-    print_completions(console, made.evaluation, made.store, load_tokenizer(TARGET), show)
     console.print(
         f"{seconds_text(time.monotonic() - started)} in all -> {made.run_path}\n"
         f"see every token of it: {made.page_path} ({bytes_text(made.page.num_bytes)})",

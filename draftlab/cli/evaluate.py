@@ -52,7 +52,7 @@ def evaluate(
     block_size
         Draft with another block size than the drafter was trained with.
     show
-        Print this many completions with each round's drafts.
+        Print the first so many completions with each round's drafts, before the tables.
     min_tau
         Exit with code 3 if the chain's pooled τ is below this.
     json_output
@@ -100,11 +100,12 @@ def _print_tables(
     from draftlab.cli.tables import result_tables
 
     console = Console()
-    for part in result_tables(run):
-        console.print(part)
     if show:
         from draftlab.cli.show import print_completions
 
-        print_completions(console, evaluation, opened, tokenizer, show)
+        numbers = range(min(show, len(opened)))
+        print_completions(console, evaluation, opened, tokenizer, numbers)
+    for part in result_tables(run):
+        console.print(part)
     if out is not None:
         console.print(f"-> {out}    see it: draftlab report {out}", highlight=False, soft_wrap=True)

@@ -32,6 +32,7 @@ app = App(
     help="Train, evaluate and debug DFlash drafters: "
     "the exact τ of a checkpoint, on a CPU, in minutes.",
     help_epilogue="Start here: draftlab demo",
+    suppress_keyboard_interrupt=False,  # code_of says how to go on
 )
 app.command(reference.reference, help_epilogue=reference.EXAMPLE)
 app.command(prepare.capture, help_epilogue=prepare.CAPTURE_EXAMPLE)

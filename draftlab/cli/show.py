@@ -8,6 +8,7 @@ characters are shown as what they are.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
@@ -24,10 +25,14 @@ _MARKS = {"\n": "↵", "\t": "→", "\r": "␍"}
 
 
 def print_completions(
-    console: Console, evaluation: Evaluation, store: HiddenStore, tokenizer: Any, count: int
+    console: Console,
+    evaluation: Evaluation,
+    store: HiddenStore,
+    tokenizer: Any,
+    numbers: Iterable[int],
 ) -> None:
-    """Print the first `count` completions of a run."""
-    for number in range(min(count, len(store))):
+    """Print these completions of a run, told by their place in the reference."""
+    for number in numbers:
         sequence = store.read(number)
         entry = sequence.entry
         drafts = evaluation.drafts[number]
@@ -40,6 +45,12 @@ def print_completions(
         writer = _Writer(tokenizer)
         console.print(_running_text(writer, completion, drafts))
         console.print(_rounds_table(writer, completion, drafts))
+
+
+def typical(evaluation: Evaluation) -> list[int]:
+    """All completions, those whose own τ is nearest to the pooled τ first."""
+    rounds, pooled = evaluation.run.chain.committed, evaluation.run.chain.tau
+    return sorted(range(len(rounds)), key=lambda i: abs(sum(rounds[i]) / len(rounds[i]) - pooled))
 
 
 class _Writer:
