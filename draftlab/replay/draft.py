@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from draftlab.base.errors import DrafterError
 from draftlab.drafter.checkpoint import LoadedDrafter
 from draftlab.drafter.model import DraftContext
 from draftlab.hidden.store import StoredSequence
@@ -123,11 +124,9 @@ def _draft_batch(
 def _judge_compiled(loaded: LoadedDrafter, hidden_ADH: Tensor, path_AD: Tensor) -> Columns:
     """AnchorDrafts' columns by one compiled sweep over the logits."""
     logits_ADV = loaded.ends.logits(hidden_ADH, loaded.drafter.config)
-    slots = SlotLogits(
-        logits_ADV.numpy(),
-        logits_ADV.amax(dim=-1).numpy(),
-        logits_ADV.logsumexp(dim=-1).numpy(),
-    )
+    best_AD = logits_ADV.amax(dim=-1)
+    _require_finite(best_AD)
+    slots = SlotLogits(logits_ADV.numpy(), best_AD.numpy(), logits_ADV.logsumexp(dim=-1).numpy())
     facts = sweep(slots, _ints(path_AD), MAX_BUDGET, torch.get_num_threads())
     return (
         facts.best_tokens_ND,
@@ -144,6 +143,7 @@ def _judge_anywhere(loaded: LoadedDrafter, hidden_ADH: Tensor, path_AD: Tensor) 
     ended_AD = path_AD < 0
     widths = [min(width, vocab) for width in (FIRST_WIDTH, MAX_BUDGET)]
     scores = _score(loaded, hidden_ADH, path_AD, widths[0])
+    _require_finite(scores.top_log_probs_RK[:, 0])
     ranks_AD = _path_ranks(scores, ended_AD, vocab)
     again_A = (ranks_AD == 0).any(axis=1)
     if again_A.any():
@@ -157,6 +157,20 @@ def _judge_anywhere(loaded: LoadedDrafter, hidden_ADH: Tensor, path_AD: Tensor) 
         scores.top_log_probs_RK[:, 0].reshape(shape).cpu().numpy(),
         ranks_AD,
     )
+
+
+def _require_finite(best: Tensor) -> None:
+    """Refuse logits that mean nothing; the best of each slot tells.
+
+    Raises:
+        DrafterError: a slot's best logit is infinite or not a number.
+    """
+    if not bool(torch.isfinite(best).all()):
+        amiss = int((~torch.isfinite(best)).sum())
+        raise DrafterError(
+            f"the drafter's logits are not finite in {amiss} of {best.numel()} slots.",
+            mend="Its weights are broken or overflow: try --dtype float32, else copy it again.",
+        )
 
 
 def _score(loaded: LoadedDrafter, hidden_ADH: Tensor, path_AD: Tensor, width: int) -> RowScores:

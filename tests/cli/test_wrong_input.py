@@ -8,6 +8,7 @@ import tiny
 from safetensors.torch import load_file, save_file
 
 from draftlab.cli.main import code_of
+from draftlab.replay import draft
 
 
 @pytest.fixture
@@ -86,6 +87,17 @@ def test_a_drafter_cut_short_on_disk(said, small_pair, drafter):
     path.write_bytes(path.read_bytes()[:-100])
     result = said("evaluate", small_pair.store, "--drafter", drafter)
     require_two_lines(result, "not a whole safetensors file")
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_drafter_whose_weights_are_not_finite(
+    said, small_pair, drafter, monkeypatch, value, compiles
+):
+    monkeypatch.setattr(draft, "COMPILES", compiles)
+    edit_weights(drafter, lambda t: {**t, "norm.weight": t["norm.weight"] * value})
+    result = said("evaluate", small_pair.store, "--drafter", drafter)
+    require_two_lines(result, "logits are not finite")
 
 
 def test_half_a_target(said, small_pair, tmp_path):
