@@ -5,7 +5,7 @@ In:   per anchor and slot, the drafter's best log-probabilities in descending or
 Out:  per anchor and slot, the pop at which the best-first tree takes in the reference up to
       there. A tree of b nodes accepts as many drafted tokens as there are ranks <= b, so one row
       answers every budget at once: the tree of a smaller budget is the first pops of a larger
-      one's (FACTS 5.4; arXiv:2604.12989, Lemma 1).
+      one's (arXiv:2604.12989, Lemma 1).
 
 Why it needs no heap. Log-probabilities are never above 0, so in the order (score descending, then
 rank tuple ascending, a tuple before its extensions) no prefix comes before its parent or before

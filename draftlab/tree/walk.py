@@ -53,7 +53,7 @@ def accepted_path(tree: DraftTree, reference: Sequence[int]) -> tuple[int, ...]:
     Returns:
         Indices into the tree; as many as drafted tokens are accepted.
 
-    Source: FACTS 5.3; liranringel/ddtree@c96427a, ddtree.py, follow_verified_tree.
+    Source: liranringel/ddtree@c96427a, ddtree.py, follow_verified_tree.
     """
     below = zip(tree.parents, tree.tokens, strict=True)
     node_of = {parent_and_token: node for node, parent_and_token in enumerate(below)}

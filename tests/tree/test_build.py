@@ -1,4 +1,4 @@
-"""Trees against every prefix by brute force, and against a heap written from FACTS 5.2."""
+"""Trees against every prefix by brute force, and against a heap written by the published rules."""
 
 import heapq
 import itertools

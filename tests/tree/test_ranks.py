@@ -1,7 +1,7 @@
 """The rank kernel against every prefix by brute force, against a heap, and against itself.
 
 Neither oracle shares code with the kernel: one sorts all prefixes, the other is a heap with the
-rules of liranringel/ddtree@c96427a, build_ddtree_tree (FACTS 5.2).
+rules of liranringel/ddtree@c96427a, build_ddtree_tree.
 """
 
 import heapq
