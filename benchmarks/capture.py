@@ -1,18 +1,22 @@
 """Capture from memory and layer by layer, against plain forwards and transformers' disk offload.
 
 All sides load the target, run the same passes of the same texts in the same number type, and are
-timed from a cold process state but a warm page cache. The plain forward and the offload only run
-the model (`output_hidden_states`, logits); the two captures also write a store, whose bytes must be
-the same. Disk offload needs the package `accelerate`; without it that side is left out.
+timed with the loading. The plain forward and the offload only run the model
+(`output_hidden_states`, logits); the two captures also write a store, whose bytes must be the same.
+Disk offload needs the package `accelerate`; without it that side is left out.
 
     python benchmarks/capture.py                                # tiny, under a minute
     python benchmarks/capture.py --hidden 1024 --layers 24 --sequences 32 --tokens 64
+    python benchmarks/capture.py --cold   # the files leave the page cache whenever they were read
+                                          # through, as those of a model larger than memory do
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import logging
+import os
 import random
 import statistics
 import tempfile
@@ -39,6 +43,7 @@ from draftlab.target.compute import Compute
 from draftlab.target.loading import TargetIdentity
 
 VOCAB = 4096
+COLD = False
 OFFLOAD = {
     "model.embed_tokens": "cpu",
     "model.layers": "disk",
@@ -97,7 +102,19 @@ def forwards(target: Path, reference: Reference, device_map: dict | None, folder
     with torch.inference_mode():
         for number, group in enumerate(groups):
             for this in passes_of(number, group, rows, capture.TOKENS_PER_PASS):
+                if device_map is not None:
+                    forget(target)
                 model(input_ids=padded_ids(this, rows), use_cache=False, output_hidden_states=True)
+
+
+def forget(target: Path) -> None:
+    """With --cold: take the files out of the page cache."""
+    if not COLD:
+        return
+    for path in target.glob("*.safetensors"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def main() -> None:
@@ -110,9 +127,13 @@ def main() -> None:
     parser.add_argument("--tokens-per-pass", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cold", action="store_true")
     arguments = parser.parse_args()
+    global COLD
+    COLD = arguments.cold
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    logging.getLogger("accelerate").setLevel(logging.ERROR)
     capture.TOKENS_PER_PASS = arguments.tokens_per_pass
     with tempfile.TemporaryDirectory() as folder:
         compare(Path(folder), arguments)
@@ -143,6 +164,7 @@ def compare(root: Path, arguments: argparse.Namespace) -> None:
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(arguments.rounds + 1):  # the first warms up: imports, page cache
         for name, run in sides.items():
+            forget(target)
             started = time.perf_counter()
             run(root / f"{name} {number}")
             seconds[name].append(time.perf_counter() - started)
@@ -152,12 +174,12 @@ def compare(root: Path, arguments: argparse.Namespace) -> None:
     print(
         f"{arguments.layers} layers of hidden size {arguments.hidden}, {bytes_text(weights)}; "
         f"{arguments.sequences} texts of {arguments.tokens} tokens, "
-        f"{arguments.tokens_per_pass} a pass; {compute}"
+        f"{arguments.tokens_per_pass} a pass; {compute}{'; nothing cached' * COLD}"
     )
-    ours = [statistics.median(seconds["capture by layers"][1:])]
+    ours = statistics.median(seconds["capture by layers"][1:])
     for name, values in seconds.items():
         median = statistics.median(values[1:])
-        print(f"{name:>25} {median:8.2f} s   {median / ours[0]:6.2f} times capture by layers")
+        print(f"{name:>25} {median:8.2f} s   {median / ours:6.2f} times capture by layers")
 
 
 def one_by_one(target: Path, reference: Reference, folder: Path) -> None:
