@@ -18,7 +18,7 @@ from transformers import (
 from transformers.utils import logging
 
 from draftlab.base.errors import TargetError
-from draftlab.base.quantities import listing
+from draftlab.base.quantities import listing, one_line
 from draftlab.target.compute import Compute
 from draftlab.target.facts import TargetFacts
 from draftlab.target.tensors import TensorFiles
@@ -75,7 +75,7 @@ def load_target(folder: Path, compute: Compute) -> LoadedTarget:
             )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise TargetError(
-            f"transformers cannot load {folder}: {str(error).splitlines()[0][:300]}.",
+            f"transformers cannot load {folder}: {one_line(str(error), at_most=300)}.",
             mend="Check config.json, and that the installed transformers knows this architecture.",
         ) from error
     missing = sorted(info["missing_keys"])
@@ -122,9 +122,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             folder, local_files_only=True
         )
     except (OSError, ValueError, KeyError) as error:
-        first_line = str(error).splitlines()[0][:200]
+        why = one_line(str(error))
         raise TargetError(
-            f"{folder}: transformers cannot read its tokenizer: {first_line}.", mend=mend
+            f"{folder}: transformers cannot read its tokenizer: {why}.", mend=mend
         ) from error
     return tokenizer
 

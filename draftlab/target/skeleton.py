@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from draftlab.base.errors import TargetError
-from draftlab.base.quantities import listing
+from draftlab.base.quantities import listing, one_line
 from draftlab.target.compute import Compute
 from draftlab.target.facts import TargetFacts
 from draftlab.target.filling import Filler
@@ -83,7 +83,7 @@ class Skeleton:
                 model = _auto_model.from_config(config, dtype=compute.torch_dtype)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise TargetError(
-                f"transformers cannot build {folder}: {str(error).splitlines()[0][:300]}.",
+                f"transformers cannot build {folder}: {one_line(str(error), at_most=300)}.",
                 mend="Check config.json, and that the installed transformers knows this "
                 "architecture.",
             ) from error
