@@ -20,7 +20,7 @@ from cyclopts import App, CycloptsError
 
 from draftlab import __version__
 from draftlab.base.errors import DraftlabError, MissingExtra
-from draftlab.cli import demo, evaluate, prepare, reference, report, train
+from draftlab.cli import compare, demo, evaluate, prepare, reference, report, train
 
 USAGE, INTERRUPTED = 2, 130
 EXTRAS = {"numba": "torch", "tokenizers": "server", "torch": "torch", "transformers": "torch"}
@@ -37,6 +37,8 @@ app = App(
 app.command(reference.reference, help_epilogue=reference.EXAMPLE)
 app.command(prepare.capture, help_epilogue=prepare.CAPTURE_EXAMPLE)
 app.command(evaluate.evaluate, help_epilogue=evaluate.EXAMPLE)
+app.command(compare.compare, help_epilogue=compare.COMPARE_EXAMPLE)
+app.command(compare.leaderboard, help_epilogue=compare.LEADERBOARD_EXAMPLE)
 app.command(report.report, help_epilogue=report.EXAMPLE)
 app.command(train.train, help_epilogue=train.EXAMPLE)
 app.command(demo.demo, help_epilogue=demo.EXAMPLE)

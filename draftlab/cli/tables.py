@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from draftlab.replay.result import EvaluationRun, WalkSummary, summary
+from draftlab.replay.result import EvaluationRun, Numbered
 
 _BAR_WIDTH = 24
 _MOST_BUDGETS = 3  # beside each other in the table by domain, in 80 columns
@@ -56,12 +56,12 @@ def _methods(run: EvaluationRun) -> Table:
     ):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     width = run.conditions.block_size
-    table.add_row("chain", str(width), *_numbers(summary(run.chain)), style="bold")
+    table.add_row("chain", str(width), *_numbers(run.chain), style="bold")
     for verified, cut in run.widths.items():
         if int(verified) in {2, 4, 8, 12} and int(verified) < width:
             table.add_row(f"chain cut to {verified}", verified, *_numbers(cut))
     for budget, counts in run.trees.items():
-        table.add_row(f"tree of {budget} nodes", str(int(budget) + 1), *_numbers(summary(counts)))
+        table.add_row(f"tree of {budget} nodes", str(int(budget) + 1), *_numbers(counts))
     for k, bound in run.streaks.items():
         if int(k) > 1:
             table.add_row(f"streak@{k} (bound)", "-", *_numbers(bound), style="dim")
@@ -71,7 +71,7 @@ def _methods(run: EvaluationRun) -> Table:
     return table
 
 
-def _numbers(counts: WalkSummary) -> tuple[str, str, str]:
+def _numbers(counts: Numbered) -> tuple[str, str, str]:
     return f"{counts.tau:.3f}", f"{counts.tau_macro:.3f}", f"{counts.rounds:,}"
 
 

@@ -32,8 +32,9 @@ from draftlab.replay.result import (
     DomainResult,
     EvaluationRun,
     WalkCounts,
-    WalkSummary,
+    WalkTotals,
     summary,
+    totals,
 )
 from draftlab.replay.texts import SequenceTokens, run_texts
 from draftlab.replay.walks import (
@@ -220,10 +221,8 @@ def _run(
         chain=chain,
         trees=trees,
         tree_tau_by_budget=tuple((tokens / rounds_by_budget).tolist()),
-        widths={
-            str(w): _summary_of([np.minimum(run, w - 1) for run in chain_runs]) for w in widths
-        },
-        streaks={str(k): _summary_of([streak_accepted(d, k) for d in drafts]) for k in STREAKS},
+        widths={str(w): _totals_of([np.minimum(run, w - 1) for run in chain_runs]) for w in widths},
+        streaks={str(k): _totals_of([streak_accepted(d, k) for d in drafts]) for k in STREAKS},
         all_anchor=all_anchor(chain_runs, drafts),
         slots=slot_rates(drafts, chain_walks),
         histogram=_histogram(chain, block),
@@ -239,8 +238,8 @@ def _run(
     )
 
 
-def _summary_of(accepted: Sequence[Counts]) -> WalkSummary:
-    return summary(gather(walks_of(accepted)))
+def _totals_of(accepted: Sequence[Counts]) -> WalkTotals:
+    return totals(gather(walks_of(accepted)))
 
 
 def _histogram(chain: WalkCounts, block: int) -> dict[str, int]:

@@ -68,6 +68,37 @@ class WalkSummary(Record):
     rounds: int
 
 
+class WalkTotals(Record):
+    """A method's tokens and rounds by completion, without the length of each round."""
+
+    committed_by_completion: tuple[int, ...]
+    """Tokens committed, in the order of the reference."""
+    rounds_by_completion: tuple[int, ...]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tau(self) -> float:
+        """Tokens committed / rounds, pooled."""
+        return sum(self.committed_by_completion) / self.rounds
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tau_macro(self) -> float:
+        """Mean over completions of tokens / rounds."""
+        pairs = zip(self.committed_by_completion, self.rounds_by_completion, strict=True)
+        return sum(tokens / rounds for tokens, rounds in pairs) / len(self.rounds_by_completion)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def rounds(self) -> int:
+        """Rounds in all."""
+        return sum(self.rounds_by_completion)
+
+
+Numbered = WalkCounts | WalkTotals | WalkSummary
+"""Whatever has τ, its macro mean and a number of rounds."""
+
+
 class SlotRates(Record):
     """One drafted slot. Rounds and anchors count only where the completion reaches that far."""
 
@@ -159,7 +190,7 @@ class CoverageRecord(Record):
 class EvaluationRun(Document):
     """What one drafter earned on one store."""
 
-    SCHEMA: ClassVar[str] = "draftlab.run/1"
+    SCHEMA: ClassVar[str] = "draftlab.run/2"
 
     drafter: str
     """Name of the drafter's folder."""
@@ -173,9 +204,9 @@ class EvaluationRun(Document):
     """By budget."""
     tree_tau_by_budget: tuple[float, ...]
     """Pooled τ of budget 1, 2, ..., in order."""
-    widths: dict[str, WalkSummary]
+    widths: dict[str, WalkTotals]
     """The chain cut to a narrower verify width. Not the same as drafting with a smaller block."""
-    streaks: dict[str, WalkSummary]
+    streaks: dict[str, WalkTotals]
     """By k."""
     all_anchor: AllAnchor
     slots: tuple[SlotRates, ...]
@@ -211,6 +242,14 @@ class RunTexts(Document):
     """Bytes, as hex, of the ids that are not whole characters by themselves."""
 
 
-def summary(counts: WalkCounts) -> WalkSummary:
+def summary(counts: WalkCounts | WalkTotals) -> WalkSummary:
     """The numbers of a method without its rounds."""
     return WalkSummary(tau=counts.tau, tau_macro=counts.tau_macro, rounds=counts.rounds)
+
+
+def totals(counts: WalkCounts) -> WalkTotals:
+    """Tokens and rounds by completion."""
+    return WalkTotals(
+        committed_by_completion=tuple(map(sum, counts.committed)),
+        rounds_by_completion=tuple(map(len, counts.committed)),
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from draftlab.replay.result import EvaluationRun, WalkSummary, summary
+from draftlab.replay.result import EvaluationRun, Numbered
 
 Row = tuple[str, ...]
 
@@ -144,15 +144,15 @@ def _notes(run: EvaluationRun) -> Iterator[str]:
         )
 
 
-def _numbers(counts: WalkSummary) -> Row:
+def _numbers(counts: Numbered) -> Row:
     return f"{counts.tau:.3f}", f"{counts.tau_macro:.3f}", f"{counts.rounds:,}"
 
 
 def _methods(run: EvaluationRun) -> Table:
     """The chain, every listed tree, and what is not τ under its own name."""
-    rows = [("chain", str(run.conditions.block_size), *_numbers(summary(run.chain)))]
+    rows = [("chain", str(run.conditions.block_size), *_numbers(run.chain))]
     rows += [
-        (f"tree, budget {budget}", f"{int(budget) + 1:,}", *_numbers(summary(counts)))
+        (f"tree, budget {budget}", f"{int(budget) + 1:,}", *_numbers(counts))
         for budget, counts in run.trees.items()
     ]
     rows += [
@@ -173,7 +173,7 @@ def _budgets(run: EvaluationRun) -> Table:
     rows = []
     for budget in sorted(powers | set(listed)):
         counts = listed.get(budget)
-        rest = _numbers(summary(counts))[1:] if counts else ("–", "–")
+        rest = _numbers(counts)[1:] if counts else ("–", "–")
         rows.append((f"{budget:,}", f"{curve[budget - 1]:.3f}", *rest))
     return Table(("budget (nodes)", "τ", "τ macro", "rounds"), tuple(rows))
 
