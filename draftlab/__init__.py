@@ -6,6 +6,7 @@ command, and each command is a thin shell over the package named beside it:
     reference  draftlab.reference  what the target itself writes: prompts in, token ids out
     capture    draftlab.hidden     one target pass over it: the hidden states that drafters read
     evaluate   draftlab.replay     what a drafter earns, replayed along it; needs no target pass
+    compare    draftlab.compare    whose τ is higher on the same texts, and by more than chance
     report     draftlab.report     one HTML page: the numbers, the curves and every token
     train      draftlab.train      the next drafter, with its true held-out τ in the log
     demo       draftlab.demo       all of the above on the bundled pair
