@@ -33,9 +33,11 @@ from draftlab.replay.walks import chain_accepted, gather, walks_of
 from draftlab.target.compute import Compute
 from draftlab.target.facts import TargetFacts
 from draftlab.target.tensors import embedding_name
-from draftlab.train.blocks import anchored_blocks, random_anchors
+from draftlab.train.blocks import anchors_of
 from draftlab.train.config import TrainConfig
-from draftlab.train.loss import LossParts, decayed_cross_entropy
+from draftlab.train.documents import document_of
+from draftlab.train.forward import batch_loss
+from draftlab.train.options import LossOptions
 
 LOG_NAME = "log.jsonl"
 """One line per step, written as it happens."""
@@ -100,14 +102,15 @@ def train(  # noqa: PLR0913  # six parts that form no group, three keyword-only 
     compute.apply()
     parts = _prepare(store, target_folder, shape, config, compute)
     optimizers = _optimizers(parts.drafter, config)
-    order = _sequence_order(len(store), config, parts.generator)
+    order = _sequence_order(len(store), parts.generator)
     log: list[dict[str, float]] = []
     out.mkdir(parents=True, exist_ok=True)
     with (out / LOG_NAME).open("w", encoding="utf-8") as log_file:
         for step in track(
             range(1, config.steps + 1), total=config.steps, what="train", unit="steps"
         ):
-            sequences = [store.read(next(order)) for _ in range(config.sequences_per_step)]
+            drawn = [next(order) for _ in range(config.sequences_per_step)]
+            sequences = [(epoch, number, store.read(number)) for epoch, number in drawn]
             entry = _step(parts, sequences, optimizers, step)
             if step == config.steps:
                 _round_weights(parts.drafter, save_dtype)
@@ -183,35 +186,50 @@ def _optimizers(drafter: Drafter, config: TrainConfig) -> list[torch.optim.Optim
     ]
 
 
-def _sequence_order(count: int, config: TrainConfig, generator: torch.Generator) -> Iterator[int]:
-    """Sequence numbers, each once per epoch, in a new order every epoch."""
-    while True:
-        yield from torch.randperm(count, generator=generator).tolist()
+def _sequence_order(count: int, generator: torch.Generator) -> Iterator[tuple[int, int]]:
+    """Epochs and sequence numbers, each once per epoch, in a new order every epoch."""
+    for epoch in itertools.count():
+        for number in torch.randperm(count, generator=generator).tolist():
+            yield epoch, number
 
 
 def _step(
     parts: _Parts,
-    sequences: list[StoredSequence],
+    sequences: list[tuple[int, int, StoredSequence]],
     optimizers: Sequence[torch.optim.Optimizer],
     step: int,
 ) -> dict[str, float]:
     rate = parts.config.learning_rate * _schedule(step, parts.config)
     for group in itertools.chain.from_iterable(o.param_groups for o in optimizers):
         group["lr"] = rate
-    losses = [_sequence_loss(parts, sequence) for sequence in sequences]
-    weighted = torch.stack([part.weighted_sum for part in losses]).sum()
-    weight = torch.stack([part.weight for part in losses]).sum()
+    options = LossOptions(gamma=parts.gamma)
+    layers = parts.drafter.config.target_layer_ids
+    sums = batch_loss(
+        parts.drafter,
+        parts.ends,
+        [document_of(one, layers, parts.drafter.config) for _, _, one in sequences],
+        [
+            anchors_of(
+                parts.config.seed,
+                epoch,
+                number,
+                one.entry.completion_tokens,
+                parts.config.anchors_per_sequence,
+            )
+            for epoch, number, one in sequences
+        ],
+        options,
+    )
     parts.drafter.zero_grad(set_to_none=True)
-    loss: Any = weighted / weight
+    loss: Any = sums.weighted_sum / options.denominator(sums)
     loss.backward()
     norm = nn.utils.clip_grad_norm_(parts.drafter.parameters(), parts.config.clip)
     for optimizer in optimizers:
         optimizer.step()
-    right, labelled = sum(p.right for p in losses), sum(p.labelled for p in losses)
     return {
         "step": step,
         "loss": float(loss.detach()),
-        "top1": right / labelled,
+        "top1": float(sums.right / sums.labelled),
         "learning_rate": rate,
         "gradient_norm": float(norm),
     }
@@ -223,21 +241,6 @@ def _schedule(step: int, config: TrainConfig) -> float:
     if step <= warmup:
         return step / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (config.steps - warmup)))
-
-
-def _sequence_loss(parts: _Parts, sequence: StoredSequence) -> LossParts:
-    shape, drafter, ends = parts.drafter.config, parts.drafter, parts.ends
-    anchors_N = random_anchors(
-        sequence.entry.completion_tokens, parts.config.anchors_per_sequence, parts.generator
-    )
-    blocks = anchored_blocks(
-        sequence, anchors_N, block_size=shape.block_size, mask_token_id=shape.mask_token_id
-    )
-    context = drafter.project_context(sequence.taps_SC)
-    embedded_NBH = ends.embed(blocks.tokens_NB.to(drafter.device), shape)
-    hidden_NBH = drafter.draft_blocks(embedded_NBH, blocks.positions_N.to(drafter.device), context)
-    logits_NDV = ends.logits(hidden_NBH[:, 1:], shape)
-    return decayed_cross_entropy(logits_NDV, blocks.labels_ND.to(drafter.device), parts.gamma)
 
 
 @torch.no_grad()

@@ -1,0 +1,92 @@
+"""What training reads of a stored sequence: tokens, the drafter's taps, and for soft losses more.
+
+A store may hold more layers than the drafter taps; the drafter's columns are picked by layer, never
+by place.
+
+Shape letters: T tokens, S = T - 1 context positions, C = taps * H, H hidden size, n completion
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from draftlab.base.errors import DrafterError
+from draftlab.drafter.config import DrafterConfig
+from draftlab.hidden.store import StoredSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One prompt with its completion, as training reads it."""
+
+    tokens_T: Tensor
+    """Prompt and completion, int64."""
+    taps_SC: Tensor
+    """The drafter's taps, in its order, for every position but the last."""
+    prompt_length: int
+    """Also the position of the first completion token, the first possible anchor."""
+    argmax_n: Tensor | None = None
+    """The target's own choice where each completion token stands; for `argmax_ce` only."""
+    last_SH: Tensor | None = None
+    """Output of the target's last layer, before its final norm; for `kl` only."""
+    noise_seed: int | None = None
+    """Seed of the noise on the taps, where there is noise: `draw_seed` of seed, epoch, number."""
+
+
+def document_of(
+    sequence: StoredSequence,
+    stored_layer_ids: Sequence[int],
+    shape: DrafterConfig,
+    *,
+    with_last: bool = False,
+    noise_seed: int | None = None,
+) -> Document:
+    """The parts of a stored sequence that a drafter of this shape trains on.
+
+    Args:
+        sequence: as the store reads it.
+        stored_layer_ids: the store's layers, in the order of its columns.
+        shape: of the drafter.
+        with_last: take the output of the target's last layer too, for `kl`.
+        noise_seed: see Document.
+
+    Raises:
+        DrafterError: the store lacks a layer that is needed.
+    """
+    last = [shape.num_target_layers - 1] if with_last else []
+    absent = sorted({*shape.target_layer_ids, *last} - set(stored_layer_ids))
+    if absent:
+        raise DrafterError(
+            f"the store holds the layers {list(stored_layer_ids)}; missing: {absent}.",
+            mend=f"Capture with these layers too: {','.join(map(str, absent))}.",
+        )
+    return Document(
+        tokens_T=sequence.tokens_T,
+        taps_SC=sequence.taps_SC,
+        prompt_length=sequence.prompt_length,
+        argmax_n=sequence.argmax_n,
+        noise_seed=noise_seed,
+    )
+
+
+def require_clean_taps(shape: DrafterConfig, *, allow_last_layer: bool = False) -> None:
+    """Refuse a drafter that reads the state which makes the target's logits.
+
+    Args:
+        shape: of the drafter.
+        allow_last_layer: MiMo's and Laguna's drafters tap the last layer on purpose.
+
+    Raises:
+        DrafterError: it taps the last layer and that is not allowed.
+    """
+    last = shape.num_target_layers - 1
+    if last in shape.target_layer_ids and not allow_last_layer:
+        raise DrafterError(
+            f"the drafter is to tap layer {last}, the target's last, whose output makes its "
+            "logits: a dump of n + 1 states is not n taps.",
+            mend=f"Leave layer {last} out, or pass --allow-last-layer if that is meant.",
+        )
