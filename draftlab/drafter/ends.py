@@ -35,12 +35,13 @@ class TargetEnds:
         return rows if config.input_embedding_scale == 1.0 else rows * config.input_embedding_scale
 
     def logits(self, hidden: Tensor, config: DrafterConfig) -> Tensor:
-        """Float32 logits [..., V] of drafted hidden states [..., H].
+        """Logits [..., V] of drafted hidden states [..., H], in float32 at least.
 
         Rows are laid out flat first: with a strided slice torch would multiply block by block.
         """
         rows = hidden.reshape(-1, hidden.shape[-1])
-        logits = F.linear(rows, self.head_VH).float().view(*hidden.shape[:-1], -1)
+        logits = F.linear(rows, self.head_VH).view(*hidden.shape[:-1], -1)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if config.output_multiplier != 1.0:
             logits = logits * config.output_multiplier
         if config.logit_softcap is not None:

@@ -16,11 +16,13 @@ K key-value heads, G query heads per key-value head, D head dim.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from draftlab.drafter.config import DrafterConfig, LayerAttention
 from draftlab.drafter.rotary import Rotary, rotate
@@ -29,19 +31,36 @@ from draftlab.drafter.visibility import block_visible, context_visible, oldest_v
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
-    """Keys and values of one sequence's context, per drafter layer, at positions 0..S-1."""
+    """Keys and values of the context, per drafter layer.
+
+    Of one sequence, at positions 0..S-1; or of several documents behind one another, each at
+    positions from 0.
+    """
 
     keys_KSD: tuple[Tensor, ...]
     values_KSD: tuple[Tensor, ...]
+    lengths: tuple[int, ...]
+    """Positions of each document; they add up to S."""
 
-    @property
-    def length(self) -> int:
-        """S."""
-        return self.keys_KSD[0].shape[1]
+
+@dataclass(frozen=True, slots=True)
+class DocumentBlocks:
+    """Which of a batch's blocks belong to one document, and where its context lies."""
+
+    blocks: slice
+    context: slice
+    first_anchor: int
+    last_anchor: int
+    """Positions, within the document, of the lowest and the highest anchor."""
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What norms, rotary tables, softmax and logits are computed in: float32 at least."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm in float32, times a plain weight (not 1 + weight)."""
+    """Root-mean-square norm in float32 at least, times a plain weight (not 1 + weight)."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -50,8 +69,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis."""
-        normed: Tensor = self.weight * F.rms_norm(x.float(), x.shape[-1:], eps=self.eps).to(x.dtype)
-        return normed
+        normed = F.rms_norm(x.to(wide(x.dtype)), x.shape[-1:], eps=self.eps)
+        out: Tensor = self.weight * normed.to(x.dtype)
+        return out
 
 
 class Attention(nn.Module):
@@ -88,10 +108,10 @@ class Attention(nn.Module):
         x_NBH: Tensor,
         anchors_N: Tensor,
         context: tuple[Tensor, Tensor],
-        span: tuple[int, int],
+        documents: Sequence[DocumentBlocks],
         tables: tuple[Tensor, Tensor],
     ) -> Tensor:
-        """Attention output [N, B, H]; `span` holds the lowest and highest anchor of the batch."""
+        """Attention output [N, B, H]."""
         num_blocks, block_size, _ = x_NBH.shape
         query = self.q_norm(
             self.q_proj(x_NBH).view(num_blocks, block_size, self.heads, self.head_dim)
@@ -101,13 +121,19 @@ class Attention(nn.Module):
         query_KNGBD = query.view(num_blocks, block_size, self.kv_heads, -1, self.head_dim).permute(
             2, 0, 3, 1, 4
         )
-        mixed_KNGBD = self._read(
-            query_KNGBD,
-            (keys.permute(2, 0, 1, 3), values.permute(2, 0, 1, 3)),
-            context,
-            anchors_N,
-            span,
-        )
+        keys_KNBD, values_KNBD = keys.permute(2, 0, 1, 3), values.permute(2, 0, 1, 3)
+        # Documents one by one: scores of a block against another's context would all be masked.
+        parts = [
+            self._read(
+                query_KNGBD[:, doc.blocks],
+                (keys_KNBD[:, doc.blocks], values_KNBD[:, doc.blocks]),
+                (context[0][:, doc.context], context[1][:, doc.context]),
+                anchors_N[doc.blocks],
+                (doc.first_anchor, doc.last_anchor),
+            )
+            for doc in documents
+        ]
+        mixed_KNGBD = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         mixed = mixed_KNGBD.permute(1, 3, 0, 2, 4).reshape(num_blocks, block_size, -1)
         out: Tensor = self.o_proj(mixed)
         return out
@@ -138,7 +164,8 @@ class Attention(nn.Module):
         if self.rule.causal:
             own_BB = block_visible(block_size, self.rule, anchors_N.device)
             to_block = to_block.masked_fill(~own_BB, float("-inf"))
-        scores = torch.cat([to_context, to_block], dim=-1).float()
+        scores = torch.cat([to_context, to_block], dim=-1)
+        scores = scores.to(wide(scores.dtype))
         weights = scores.softmax(dim=-1).to(query_KNGBD.dtype)
         on_context, on_block = torch.split(weights, [last - first, block_size], dim=-1)
         from_context = on_context.reshape(kv_heads, -1, last - first) @ values_KSD
@@ -180,12 +207,12 @@ class Layer(nn.Module):
         x_NBH: Tensor,
         anchors_N: Tensor,
         context: tuple[Tensor, Tensor],
-        span: tuple[int, int],
+        documents: Sequence[DocumentBlocks],
         tables: tuple[Tensor, Tensor],
     ) -> Tensor:
         """[N, B, H] -> [N, B, H]."""
         x_NBH = x_NBH + self.self_attn(
-            self.input_layernorm(x_NBH), anchors_N, context, span, tables
+            self.input_layernorm(x_NBH), anchors_N, context, documents, tables
         )
         out_NBH: Tensor = x_NBH + self.mlp(self.post_attention_layernorm(x_NBH))
         return out_NBH
@@ -212,36 +239,55 @@ class Drafter(nn.Module):
         """What the weights compute in."""
         return self.fc.weight.dtype
 
-    def project_context(self, taps_SC: Tensor) -> DraftContext:
+    def project_context(self, *taps_SC: Tensor) -> DraftContext:
         """Keys and values of every layer for context positions 0..S-1.
 
         Args:
-            taps_SC: the target's tapped hidden states, concatenated in tap order.
+            taps_SC: the target's tapped hidden states, concatenated in tap order; of one sequence,
+                or of several documents, which share the projections and nothing else.
         """
-        context_SH = self.hidden_norm(self.fc(taps_SC.to(self.device, self.dtype)))
-        positions_S = torch.arange(taps_SC.shape[0], device=self.device)
+        lengths = tuple(taps.shape[0] for taps in taps_SC)
+        joined_SC = taps_SC[0] if len(taps_SC) == 1 else torch.cat(taps_SC)
+        context_SH = self.hidden_norm(self.fc(joined_SC.to(self.device, self.dtype)))
+        positions_S = torch.cat([torch.arange(length, device=self.device) for length in lengths])
         tables = self._tables(positions_S)
         pairs = [layer.self_attn.project_context(context_SH, tables) for layer in self._layers()]
-        return DraftContext(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
+        return DraftContext(tuple(k for k, _ in pairs), tuple(v for _, v in pairs), lengths)
 
     def draft_blocks(
-        self, embedded_NBH: Tensor, anchors_N: Tensor, context: DraftContext
+        self,
+        embedded_NBH: Tensor,
+        anchors_N: Tensor,
+        context: DraftContext,
+        blocks_by_document: Sequence[int] | None = None,
+        *,
+        checkpointing: bool = False,
     ) -> Tensor:
         """Hidden states [N, B, H] of blocks anchored at `anchors_N`, ready for the head.
 
         Args:
             embedded_NBH: embedded block tokens: the anchor, then masks.
-            anchors_N: position of each block's anchor, 1..S; the block reads context before it.
-            context: of the same sequence; may be longer than any block may read.
+            anchors_N: position of each block's anchor in its document, 1..S; the block reads
+                context before it.
+            context: of the same documents; may be longer than any block may read.
+            blocks_by_document: how many of the blocks each document has, in order; None where
+                there is one document.
+            checkpointing: keep no activations of the layers, and compute them again when the
+                gradient is.
         """
         block_size = embedded_NBH.shape[1]
-        span = (int(anchors_N.min()), min(int(anchors_N.max()), context.length))
+        documents = _documents(anchors_N, context.lengths, blocks_by_document)
         positions_NB = anchors_N[:, None] + torch.arange(block_size, device=self.device)
         tables = self._tables(positions_NB)
         x_NBH = embedded_NBH
         for index, layer in enumerate(self._layers()):
             pair = (context.keys_KSD[index], context.values_KSD[index])
-            x_NBH = layer(x_NBH, anchors_N, pair, span, tables)
+            if checkpointing:
+                x_NBH = checkpoint(
+                    layer, x_NBH, anchors_N, pair, documents, tables, use_reentrant=False
+                )
+            else:
+                x_NBH = layer(x_NBH, anchors_N, pair, documents, tables)
         out_NBH: Tensor = self.norm(x_NBH)
         return out_NBH
 
@@ -250,5 +296,27 @@ class Drafter(nn.Module):
 
     def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Rotary tables with an axis for the heads."""
-        cos, sin = Rotary(self.config, self.device).tables(positions)
+        cos, sin = Rotary(self.config, self.device).tables(positions, wide(self.dtype))
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
+
+
+def _documents(
+    anchors_N: Tensor, lengths: Sequence[int], blocks_by_document: Sequence[int] | None
+) -> list[DocumentBlocks]:
+    """Where each document's blocks and context lie; documents without a block are left out."""
+    counts = [len(anchors_N)] if blocks_by_document is None else blocks_by_document
+    anchors = anchors_N.tolist()
+    found, block, position = [], 0, 0
+    for count, length in zip(counts, lengths, strict=True):
+        own = anchors[block : block + count]
+        if own:
+            found.append(
+                DocumentBlocks(
+                    blocks=slice(block, block + count),
+                    context=slice(position, position + length),
+                    first_anchor=min(own),
+                    last_anchor=min(max(own), length),
+                )
+            )
+        block, position = block + count, position + length
+    return found

@@ -20,14 +20,18 @@ from draftlab.target.rope import PLAIN
 
 
 class Rotary:
-    """Turns positions into cosine and sine tables; float32, whatever the model computes in."""
+    """Turns positions into cosine and sine tables, in float32 at least."""
 
     def __init__(self, config: DrafterConfig, device: torch.device) -> None:
         self._inverse, self._attention_factor = _frequencies(config, device)
 
-    def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cos and sin [..., head_dim] for integer positions [...]."""
-        angles = positions.to(torch.float32)[..., None] * self._inverse
+    def tables(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cos and sin [..., head_dim] for integer positions [...].
+
+        The frequencies are rounded to float32, as every engine has them; `dtype` is what the rest
+        is computed in.
+        """
+        angles = positions.to(dtype)[..., None] * self._inverse.to(dtype)
         both = torch.cat([angles, angles], dim=-1)
         return both.cos() * self._attention_factor, both.sin() * self._attention_factor
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from draftlab.drafter.ends import TargetEnds
 from draftlab.drafter.model import Drafter
 from draftlab.train.blocks import anchored_blocks
 from draftlab.train.documents import Document
-from draftlab.train.loss import LossSums, decayed_cross_entropy
+from draftlab.train.loss import Head, LossSums, block_loss
 from draftlab.train.options import LossOptions
 
 if TYPE_CHECKING:
@@ -37,24 +38,25 @@ def batch_loss(
         options: the loss.
         teacher: needed for `kl` only.
     """
-    parts = [
-        _document_loss(drafter, ends, document, anchors_N, options)
-        for document, anchors_N in zip(documents, anchors, strict=True)
+    shape, device = drafter.config, drafter.device
+    blocks = [
+        anchored_blocks(
+            document, own, block_size=shape.block_size, mask_token_id=shape.mask_token_id
+        )
+        for document, own in zip(documents, anchors, strict=True)
     ]
-    return sum(parts[1:], start=parts[0])
-
-
-def _document_loss(
-    drafter: Drafter, ends: TargetEnds, document: Document, anchors_N: Tensor, options: LossOptions
-) -> LossSums:
-    shape = drafter.config
-    blocks = anchored_blocks(
-        document, anchors_N, block_size=shape.block_size, mask_token_id=shape.mask_token_id
+    context = drafter.project_context(*(document.taps_SC for document in documents))
+    embedded_NBH = ends.embed(torch.cat([b.tokens_NB for b in blocks]).to(device), shape)
+    hidden_NBH = drafter.draft_blocks(
+        embedded_NBH.to(drafter.dtype),
+        torch.cat([b.positions_N for b in blocks]).to(device),
+        context,
+        [len(own) for own in anchors],
+        checkpointing=options.checkpointing,
     )
-    context = drafter.project_context(document.taps_SC)
-    embedded_NBH = ends.embed(blocks.tokens_NB.to(drafter.device), shape)
-    hidden_NBH = drafter.draft_blocks(embedded_NBH, blocks.positions_N.to(drafter.device), context)
-    logits_NDV = ends.logits(hidden_NBH[:, 1:], shape)
-    if options.loss != "ce" or options.gamma is None:
-        raise NotImplementedError(options)
-    return decayed_cross_entropy(logits_NDV, blocks.labels_ND.to(drafter.device), options.gamma)
+    return block_loss(
+        hidden_NBH[:, 1:],
+        torch.cat([b.labels_ND for b in blocks]).to(device),
+        Head(ends.head_VH, shape.output_multiplier, shape.logit_softcap),
+        options,
+    )
