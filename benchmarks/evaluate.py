@@ -31,9 +31,17 @@ from draftlab.reference.generate import GreedySettings, generate_reference
 from draftlab.reference.prompts import Prompt
 from draftlab.replay.evaluate import DEFAULT_BUDGETS, evaluate
 from draftlab.target.compute import Compute
-from draftlab.train.config import TrainConfig
+from draftlab.train.config import (
+    BatchConfig,
+    DataConfig,
+    DrafterWish,
+    EngineConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
 from draftlab.train.loop import train
-from draftlab.train.shape import ShapeWish, shape_for_target
+from draftlab.train.options import LossOptions
 
 TAPS, BLOCK, MASK = (1, 6, 11), 16, 4090
 
@@ -119,22 +127,27 @@ def compare(root: Path, arguments: argparse.Namespace) -> None:
     capture_s, store = timed(
         lambda: capture(reference, root / "target", TAPS, root / "store", compute)
     )
-    wish = ShapeWish(target_layer_ids=TAPS, mask_token_id=MASK, block_size=BLOCK)
-    shape = shape_for_target(root / "target", wish)
-    fit = TrainConfig(steps=arguments.fit, learning_rate=2e-3, anchors_per_sequence=24)
-    train(store, root / "target", shape, fit, root / "drafter", compute, save_dtype=torch.float32)
+    fit = TrainConfig(
+        data=DataConfig(store=root / "store"),
+        drafter=DrafterWish(mask_token_id=MASK, block_size=BLOCK, num_layers=2),
+        loss=LossOptions(weighting="decay", gamma=7.0),
+        batch=BatchConfig(completions=8, anchors=24),
+        optimizer=OptimizerConfig(learning_rate=2e-3),
+        schedule=ScheduleConfig(steps=arguments.fit),
+        engine=EngineConfig(threads=arguments.threads),
+    )
+    folder = train(fit, root / "run").drafter
+    shape = DrafterConfig.from_folder(folder)
 
     replay_s, run = [], None
     for _ in range(arguments.rounds + 1):  # the first warms up: compiled kernels, page cache
-        seconds, evaluation = timed(
-            lambda: evaluate(store, root / "drafter", root / "target", compute)
-        )
+        seconds, evaluation = timed(lambda: evaluate(store, folder, root / "target", compute))
         replay_s.append(seconds)
         run = evaluation.run
     replay = statistics.median(replay_s[1:])
 
     model = transformers.AutoModelForCausalLM.from_pretrained(root / "target", dtype=torch.float32)
-    drafter = decode_loops.load_zlab_drafter(root / "drafter")
+    drafter = decode_loops.load_zlab_drafter(folder)
     print(
         f"{arguments.prompts} prompts x {arguments.tokens} tokens, block {BLOCK}, "
         f"{arguments.threads} threads, chain τ {run.chain.tau:.2f}"

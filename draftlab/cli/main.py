@@ -23,7 +23,13 @@ from draftlab.base.errors import DraftlabError, MissingExtra
 from draftlab.cli import compare, demo, evaluate, prepare, reference, report, train
 
 USAGE, INTERRUPTED = 2, 130
-EXTRAS = {"numba": "torch", "tokenizers": "server", "torch": "torch", "transformers": "torch"}
+EXTRAS = {
+    "numba": "torch",
+    "tokenizers": "server",
+    "torch": "torch",
+    "transformers": "torch",
+    "yaml": "torch",
+}
 """Which extra brings a package that may be absent."""
 
 app = App(

@@ -3,93 +3,97 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from draftlab.base.errors import DraftlabError
 from draftlab.base.progress import bar
-from draftlab.cli.options import DeviceOption, DtypeOption, Threads, say
+from draftlab.cli.options import say
+
+if TYPE_CHECKING:
+    from draftlab.train.plan import Plan
 
 EXAMPLE = (
-    "Example: draftlab train work/train-store --heldout work/store --steps 2000 --layers 2 "
-    "--mask-token-id 151669 --out work/drafter"
+    "Example: draftlab train --config run.yaml --out work/run1 schedule.steps=2000 "
+    "optimizer.learning_rate=3e-4\n\n"
+    "Example: draftlab train data.store=work/train-store data.heldout=work/heldout-store "
+    "drafter.mask_token_id=151669 schedule.epochs=6 --out work/run1"
 )
+
+_Switch = Annotated[bool, Parameter(negative="")]
 
 
 def train(
-    store: Path,
-    *,
-    mask_token_id: int,
-    steps: int,
-    out: Path,
-    target: Path | None = None,
-    heldout: Path | None = None,
-    layers: int = 2,
-    block_size: int = 16,
-    rope_theta: float | None = None,
-    learning_rate: float = 6e-4,
-    evaluate_every: int = 0,
-    seed: int = 0,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    threads: Threads = None,
+    *changes: str,
+    config: Path | None = None,
+    out: Path | None = None,
+    dry_run: _Switch = False,
+    explain: _Switch = False,
     json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
-    """Train a drafter from scratch on a store: random anchors, hard cross-entropy, position decay.
+    """Train a drafter on a store: random anchors, hard cross-entropy, true τ while it learns.
+
+    A stopped run goes on when the same command is given again, to the same bytes.
 
     Parameters
     ----------
-    store
-        Folder of a hidden-state store over training completions.
-    mask_token_id
-        The reserved token to feed to unknown slots; never guessed.
-    steps
-        Optimizer steps.
+    changes
+        section.key=value, over what the file says.
+    config
+        YAML or TOML file; recipes/ has some.
     out
-        Folder to write, in z-lab's layout.
-    target
-        The store's target, if it has moved since the capture.
-    heldout
-        A store over other prompts, replayed for the true τ.
-    layers
-        Drafter layers.
-    block_size
-        Slots per block, the anchor included.
-    rope_theta
-        RoPE base of the drafter; by default the target's.
-    evaluate_every
-        Steps between replays of the held-out store.
+        Folder of the run: log, checkpoints, and the drafter with the best held-out τ.
+    dry_run
+        Check everything and say what would be done.
+    explain
+        List every key with its default and its meaning.
     json_output
-        Print the last log entry as JSON.
+        Print the run's record as JSON.
     """
-    import json
+    from draftlab.train.recipe import explained_fields, read_recipe
 
-    from draftlab.hidden.store import HiddenStore
-    from draftlab.target.compute import Compute
-    from draftlab.train.config import TrainConfig
-    from draftlab.train.loop import train as run_train
-    from draftlab.train.shape import ShapeWish, shape_for_target
-
-    opened = HiddenStore.open(store)
-    target_folder = target or opened.target_folder
-    wish = ShapeWish(
-        target_layer_ids=opened.index.conditions.target_layer_ids,
-        mask_token_id=mask_token_id,
-        num_layers=layers,
-        block_size=block_size,
-        rope_theta=rope_theta,
-    )
-    shape = shape_for_target(target_folder, wish)
-    config = TrainConfig(
-        steps=steps, learning_rate=learning_rate, evaluate_every=evaluate_every, seed=seed
-    )
-    number = opened.index.conditions.dtype if dtype == "auto" else dtype
-    compute = Compute.choose(device, number, threads=threads)
-    say(f"train: {len(opened)} completions, {steps} steps; {compute}")
-    held = HiddenStore.open(heldout) if heldout is not None else None
-    trained = run_train(opened, target_folder, shape, config, out, compute, heldout=held, track=bar)
-    if json_output:
-        print(json.dumps(trained.log[-1]))
+    if explain:
+        print("\n".join(explained_fields()))
         return
-    tau = "" if held is None else f", held-out chain τ {trained.heldout_tau:.3f}"
-    print(f"loss {trained.log[-1]['loss']:.3f}{tau} -> {out}")
+    wanted = read_recipe(config, changes)
+    if out is None and not dry_run:
+        raise DraftlabError("no --out.", mend="Name a folder for the run: --out work/run1")
+    from draftlab.train.loop import Run
+    from draftlab.train.plan import plan_training
+
+    plan = plan_training(wanted)
+    for line in _described(plan):
+        say(f"train: {line}")
+    if dry_run or out is None:
+        import yaml
+
+        print(yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), end="")
+        return
+    made = Run(plan, out, lambda line: say(f"train: {line}")).carry_out(bar)
+    if not made.log:
+        return  # another process tells
+    if json_output:
+        print(made.record.text(), end="")
+        return
+    last = made.log[-1]
+    tau = "" if made.record.best is None else f", held-out chain τ {made.heldout_tau:.3f}"
+    print(f"{made.record.steps_done:,} steps, loss {last['loss']:.3f}{tau} -> {made.drafter}")
+
+
+def _described(plan: Plan) -> list[str]:
+    material, batch = plan.material, plan.config.batch
+    tokens = sum(material.num_tokens(number) for number in material.usable)
+    epochs = plan.steps * batch.completions / len(material.usable)
+    lines = [
+        f"{len(material.usable):,} completions, {tokens:,} tokens to learn from "
+        f"({material.share_supervised:.1%} of all), {len(material.too_short)} too short",
+        f"drafter: {plan.parameters:,} parameters, {len(plan.shape.layers)} layers, block "
+        f"{plan.shape.block_size}, layers {list(plan.shape.target_layer_ids)} of "
+        f"{plan.shape.num_target_layers}",
+        f"{plan.steps:,} steps of {batch.completions} completions x {batch.anchors} anchors "
+        f"({epochs:.2f} epochs); {plan.compute}",
+    ]
+    if plan.heldout is None:
+        lines.append("nothing is held out: the true τ of this run will not be known")
+    return lines

@@ -1,6 +1,6 @@
 """The two ends a drafter borrows from its target: token embedding and head.
 
-Shape letters: V vocabulary, H hidden size.
+Shape letters: V vocabulary, H hidden size, R rows.
 """
 
 from __future__ import annotations
@@ -29,13 +29,18 @@ class TargetEnds:
     tied: bool
     """Whether the head is the embedding matrix."""
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the drafter computes in."""
+        return self.head_VH.dtype
+
     def embed(self, ids: Tensor, config: DrafterConfig) -> Tensor:
         """Embedding rows of token ids, times the drafter's input scale."""
         rows = F.embedding(ids, self.embedding_VH)
         return rows if config.input_embedding_scale == 1.0 else rows * config.input_embedding_scale
 
     def logits(self, hidden: Tensor, config: DrafterConfig) -> Tensor:
-        """Logits [..., V] of drafted hidden states [..., H], in float32 at least.
+        """Logits [..., V] of drafted hidden states [..., H], in float32 or finer.
 
         Rows are laid out flat first: with a strided slice torch would multiply block by block.
         """
@@ -47,6 +52,21 @@ class TargetEnds:
         if config.logit_softcap is not None:
             logits = config.logit_softcap * torch.tanh(logits / config.logit_softcap)
         return logits
+
+    def pull_back(self, gradient_RV: Tensor, logits_RV: Tensor, config: DrafterConfig) -> Tensor:
+        """Gradient [R, H] with respect to hidden states, from that with respect to their logits.
+
+        Args:
+            gradient_RV: overwritten.
+            logits_RV: what `logits` gave; overwritten.
+            config: as given to `logits`.
+        """
+        if config.logit_softcap is not None:  # d/dx c tanh(x / c) = 1 - tanh(x / c)²
+            slope_RV = logits_RV.div_(config.logit_softcap).square_().neg_().add_(1)
+            gradient_RV.mul_(slope_RV)
+        if config.output_multiplier != 1.0:
+            gradient_RV.mul_(config.output_multiplier)
+        return gradient_RV.to(self.dtype) @ self.head_VH
 
 
 def load_ends(

@@ -3,7 +3,11 @@
 One forward serves replay and training, so the two cannot drift apart. The context's keys and values
 are computed once per sequence (`project_context`) and shared by every block drafted in it
 (`draft_blocks`), however many anchors there are: a block costs its own B slots and one look at the
-context, never a second projection of it.
+context, never a second projection of it. Several documents may be packed one after another.
+
+Weights follow what they meet: a layer computes in the type of the states it is given, so float32
+weights train in bfloat16 where taps and embeddings are. Norms, rotary tables, softmax and logits
+are in float32 at least.
 
 No loss, no sampling and no vocabulary in here; the target's embedding and head are drafter/ends.py.
 
@@ -16,7 +20,6 @@ K key-value heads, G query heads per key-value head, D head dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,42 +28,32 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from draftlab.drafter.config import DrafterConfig, LayerAttention
+from draftlab.drafter.packing import Packing, positions_of
+from draftlab.drafter.reading import DenseReading, Reading
 from draftlab.drafter.rotary import Rotary, rotate
-from draftlab.drafter.visibility import block_visible, context_visible, oldest_visible
 
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
-    """Keys and values of the context, per drafter layer.
-
-    Of one sequence, at positions 0..S-1; or of several documents behind one another, each at
-    positions from 0.
-    """
+    """Keys and values of the context, per drafter layer, at positions 0.. of each document."""
 
     keys_KSD: tuple[Tensor, ...]
     values_KSD: tuple[Tensor, ...]
     lengths: tuple[int, ...]
-    """Positions of each document; they add up to S."""
+    """Rows of each document; one where nothing is packed."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentBlocks:
-    """Which of a batch's blocks belong to one document, and where its context lies."""
+class Linear(nn.Linear):
+    """Computes in the type of its input, whatever type its weights are kept in."""
 
-    blocks: slice
-    context: slice
-    first_anchor: int
-    last_anchor: int
-    """Positions, within the document, of the lowest and the highest anchor."""
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """What norms, rotary tables, softmax and logits are computed in: float32 at least."""
-    return torch.promote_types(dtype, torch.float32)
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype), bias)
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm in float32 at least, times a plain weight (not 1 + weight)."""
+    """Root-mean-square norm in float32 or finer, times a plain weight (not 1 + weight)."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -69,9 +62,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis."""
-        normed = F.rms_norm(x.to(wide(x.dtype)), x.shape[-1:], eps=self.eps)
-        out: Tensor = self.weight * normed.to(x.dtype)
-        return out
+        fine = x.to(torch.promote_types(x.dtype, torch.float32))
+        normed = F.rms_norm(fine, x.shape[-1:], eps=self.eps).to(x.dtype)
+        return self.weight.to(x.dtype) * normed
 
 
 class Attention(nn.Module):
@@ -83,10 +76,10 @@ class Attention(nn.Module):
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = config.head_dim
         bias, hidden = config.attention_bias, config.hidden_size
-        self.q_proj = nn.Linear(hidden, self.heads * self.head_dim, bias=bias)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=bias)
+        self.q_proj = Linear(hidden, self.heads * self.head_dim, bias=bias)
+        self.k_proj = Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
+        self.v_proj = Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
+        self.o_proj = Linear(self.heads * self.head_dim, hidden, bias=bias)
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
 
@@ -106,9 +99,8 @@ class Attention(nn.Module):
     def forward(
         self,
         x_NBH: Tensor,
-        anchors_N: Tensor,
         context: tuple[Tensor, Tensor],
-        documents: Sequence[DocumentBlocks],
+        reading: Reading,
         tables: tuple[Tensor, Tensor],
     ) -> Tensor:
         """Attention output [N, B, H]."""
@@ -121,56 +113,11 @@ class Attention(nn.Module):
         query_KNGBD = query.view(num_blocks, block_size, self.kv_heads, -1, self.head_dim).permute(
             2, 0, 3, 1, 4
         )
-        keys_KNBD, values_KNBD = keys.permute(2, 0, 1, 3), values.permute(2, 0, 1, 3)
-        # Documents one by one: scores of a block against another's context would all be masked.
-        parts = [
-            self._read(
-                query_KNGBD[:, doc.blocks],
-                (keys_KNBD[:, doc.blocks], values_KNBD[:, doc.blocks]),
-                (context[0][:, doc.context], context[1][:, doc.context]),
-                anchors_N[doc.blocks],
-                (doc.first_anchor, doc.last_anchor),
-            )
-            for doc in documents
-        ]
-        mixed_KNGBD = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        block = (keys.permute(2, 0, 1, 3), values.permute(2, 0, 1, 3))
+        mixed_KNGBD = reading.read(query_KNGBD, block, context, self.rule)
         mixed = mixed_KNGBD.permute(1, 3, 0, 2, 4).reshape(num_blocks, block_size, -1)
         out: Tensor = self.o_proj(mixed)
         return out
-
-    def _read(
-        self,
-        query_KNGBD: Tensor,
-        block: tuple[Tensor, Tensor],
-        context: tuple[Tensor, Tensor],
-        anchors_N: Tensor,
-        span: tuple[int, int],
-    ) -> Tensor:
-        """Softmax over context and own block together, without copying the context per block."""
-        kv_heads, num_blocks, group, block_size, head_dim = query_KNGBD.shape
-        first, last = oldest_visible(span[0], self.rule), span[1]
-        keys_KSD, values_KSD = context[0][:, first:last], context[1][:, first:last]
-        query_KND = query_KNGBD.reshape(kv_heads, num_blocks, group * block_size, head_dim)
-        flat = query_KND.view(kv_heads, -1, head_dim)
-        to_context = (flat @ keys_KSD.transpose(1, 2)).view(
-            kv_heads, num_blocks, group, block_size, last - first
-        )
-        to_block = (query_KND @ block[0].transpose(2, 3)).view(
-            kv_heads, num_blocks, group, block_size, block_size
-        )
-        positions_S = torch.arange(first, last, device=anchors_N.device)
-        seen_NBS = context_visible(anchors_N, positions_S, block_size, self.rule)
-        to_context = to_context.masked_fill(~seen_NBS[None, :, None], float("-inf"))
-        if self.rule.causal:
-            own_BB = block_visible(block_size, self.rule, anchors_N.device)
-            to_block = to_block.masked_fill(~own_BB, float("-inf"))
-        scores = torch.cat([to_context, to_block], dim=-1)
-        scores = scores.to(wide(scores.dtype))
-        weights = scores.softmax(dim=-1).to(query_KNGBD.dtype)
-        on_context, on_block = torch.split(weights, [last - first, block_size], dim=-1)
-        from_context = on_context.reshape(kv_heads, -1, last - first) @ values_KSD
-        from_block = on_block.reshape(kv_heads, num_blocks, -1, block_size) @ block[1]
-        return from_context.view_as(query_KNGBD) + from_block.view_as(query_KNGBD)
 
 
 class MLP(nn.Module):
@@ -179,9 +126,9 @@ class MLP(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate_proj = nn.Linear(hidden, inner, bias=False)
-        self.up_proj = nn.Linear(hidden, inner, bias=False)
-        self.down_proj = nn.Linear(inner, hidden, bias=False)
+        self.gate_proj = Linear(hidden, inner, bias=False)
+        self.up_proj = Linear(hidden, inner, bias=False)
+        self.down_proj = Linear(inner, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., H] -> [..., H]."""
@@ -205,15 +152,12 @@ class Layer(nn.Module):
     def forward(
         self,
         x_NBH: Tensor,
-        anchors_N: Tensor,
         context: tuple[Tensor, Tensor],
-        documents: Sequence[DocumentBlocks],
+        reading: Reading,
         tables: tuple[Tensor, Tensor],
     ) -> Tensor:
         """[N, B, H] -> [N, B, H]."""
-        x_NBH = x_NBH + self.self_attn(
-            self.input_layernorm(x_NBH), anchors_N, context, documents, tables
-        )
+        x_NBH = x_NBH + self.self_attn(self.input_layernorm(x_NBH), context, reading, tables)
         out_NBH: Tensor = x_NBH + self.mlp(self.post_attention_layernorm(x_NBH))
         return out_NBH
 
@@ -224,7 +168,7 @@ class Drafter(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
         self.config = config
-        self.fc = nn.Linear(config.num_taps * config.hidden_size, config.hidden_size, bias=False)
+        self.fc = Linear(config.num_taps * config.hidden_size, config.hidden_size, bias=False)
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.layers = nn.ModuleList(Layer(config, rule) for rule in config.layers)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -236,21 +180,27 @@ class Drafter(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the weights compute in."""
+        """What the weights are kept in."""
         return self.fc.weight.dtype
 
-    def project_context(self, *taps_SC: Tensor) -> DraftContext:
-        """Keys and values of every layer for context positions 0..S-1.
+    def project_context(
+        self,
+        taps_SC: Tensor,
+        *,
+        lengths: tuple[int, ...] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> DraftContext:
+        """Keys and values of every layer for all context positions.
 
         Args:
-            taps_SC: the target's tapped hidden states, concatenated in tap order; of one sequence,
-                or of several documents, which share the projections and nothing else.
+            taps_SC: the target's tapped hidden states, concatenated in tap order.
+            lengths: rows of each packed document; None where all are of one.
+            dtype: what to compute in; None is the weights' own type.
         """
-        lengths = tuple(taps.shape[0] for taps in taps_SC)
-        joined_SC = taps_SC[0] if len(taps_SC) == 1 else torch.cat(taps_SC)
-        context_SH = self.hidden_norm(self.fc(joined_SC.to(self.device, self.dtype)))
-        positions_S = torch.cat([torch.arange(length, device=self.device) for length in lengths])
-        tables = self._tables(positions_S)
+        lengths = lengths or (taps_SC.shape[0],)
+        taps_SC = taps_SC.to(self.device, dtype or self.dtype)
+        context_SH = self.hidden_norm(self.fc(taps_SC))
+        tables = self._tables(positions_of(lengths, self.device), taps_SC.dtype)
         pairs = [layer.self_attn.project_context(context_SH, tables) for layer in self._layers()]
         return DraftContext(tuple(k for k, _ in pairs), tuple(v for _, v in pairs), lengths)
 
@@ -259,8 +209,8 @@ class Drafter(nn.Module):
         embedded_NBH: Tensor,
         anchors_N: Tensor,
         context: DraftContext,
-        blocks_by_document: Sequence[int] | None = None,
         *,
+        reading: Reading | None = None,
         checkpointing: bool = False,
     ) -> Tensor:
         """Hidden states [N, B, H] of blocks anchored at `anchors_N`, ready for the head.
@@ -270,53 +220,29 @@ class Drafter(nn.Module):
             anchors_N: position of each block's anchor in its document, 1..S; the block reads
                 context before it.
             context: of the same documents; may be longer than any block may read.
-            blocks_by_document: how many of the blocks each document has, in order; None where
-                there is one document.
-            checkpointing: keep no activations of the layers, and compute them again when the
-                gradient is.
+            reading: how blocks read; None is dense, all blocks in the one document there is.
+            checkpointing: recompute each layer in the backward instead of keeping activations.
         """
-        block_size = embedded_NBH.shape[1]
-        documents = _documents(anchors_N, context.lengths, blocks_by_document)
+        num_blocks, block_size, _ = embedded_NBH.shape
+        if reading is None:
+            (length,) = context.lengths
+            reading = DenseReading(anchors_N, Packing.single(length, num_blocks))
         positions_NB = anchors_N[:, None] + torch.arange(block_size, device=self.device)
-        tables = self._tables(positions_NB)
+        tables = self._tables(positions_NB, embedded_NBH.dtype)
         x_NBH = embedded_NBH
         for index, layer in enumerate(self._layers()):
-            pair = (context.keys_KSD[index], context.values_KSD[index])
+            given = ((context.keys_KSD[index], context.values_KSD[index]), reading, tables)
             if checkpointing:
-                x_NBH = checkpoint(
-                    layer, x_NBH, anchors_N, pair, documents, tables, use_reentrant=False
-                )
+                x_NBH = checkpoint(layer, x_NBH, *given, use_reentrant=False)
             else:
-                x_NBH = layer(x_NBH, anchors_N, pair, documents, tables)
+                x_NBH = layer(x_NBH, *given)
         out_NBH: Tensor = self.norm(x_NBH)
         return out_NBH
 
     def _layers(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
-    def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def _tables(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Rotary tables with an axis for the heads."""
-        cos, sin = Rotary(self.config, self.device).tables(positions, wide(self.dtype))
+        cos, sin = Rotary(self.config, self.device, dtype).tables(positions)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
-
-
-def _documents(
-    anchors_N: Tensor, lengths: Sequence[int], blocks_by_document: Sequence[int] | None
-) -> list[DocumentBlocks]:
-    """Where each document's blocks and context lie; documents without a block are left out."""
-    counts = [len(anchors_N)] if blocks_by_document is None else blocks_by_document
-    anchors = anchors_N.tolist()
-    found, block, position = [], 0, 0
-    for count, length in zip(counts, lengths, strict=True):
-        own = anchors[block : block + count]
-        if own:
-            found.append(
-                DocumentBlocks(
-                    blocks=slice(block, block + count),
-                    context=slice(position, position + length),
-                    first_anchor=min(own),
-                    last_anchor=min(max(own), length),
-                )
-            )
-        block, position = block + count, position + length
-    return found

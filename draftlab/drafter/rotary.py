@@ -20,18 +20,16 @@ from draftlab.target.rope import PLAIN
 
 
 class Rotary:
-    """Turns positions into cosine and sine tables, in float32 at least."""
+    """Turns positions into cosine and sine tables, in float32 or finer."""
 
-    def __init__(self, config: DrafterConfig, device: torch.device) -> None:
-        self._inverse, self._attention_factor = _frequencies(config, device)
+    def __init__(self, config: DrafterConfig, device: torch.device, dtype: torch.dtype) -> None:
+        """Tables for a model that computes in `dtype`."""
+        fine = torch.promote_types(dtype, torch.float32)
+        self._inverse, self._attention_factor = _frequencies(config, device, fine)
 
-    def tables(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cos and sin [..., head_dim] for integer positions [...].
-
-        The frequencies are rounded to float32, as every engine has them; `dtype` is what the rest
-        is computed in.
-        """
-        angles = positions.to(dtype)[..., None] * self._inverse.to(dtype)
+    def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cos and sin [..., head_dim] for integer positions [...]."""
+        angles = positions.to(self._inverse.dtype)[..., None] * self._inverse
         both = torch.cat([angles, angles], dim=-1)
         return both.cos() * self._attention_factor, both.sin() * self._attention_factor
 
@@ -43,10 +41,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos.to(x.dtype) + turned * sin.to(x.dtype)
 
 
-def _frequencies(config: DrafterConfig, device: torch.device) -> tuple[Tensor, float]:
+def _frequencies(
+    config: DrafterConfig, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, float]:
     rope = config.rope
     if rope.kind == PLAIN:
-        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device)
+        exponents = torch.arange(0, config.head_dim, 2, dtype=dtype, device=device)
         return 1.0 / rope.theta ** (exponents / config.head_dim), 1.0
     if rope.kind not in ROPE_INIT_FUNCTIONS:
         raise DrafterError(
@@ -63,4 +63,4 @@ def _frequencies(config: DrafterConfig, device: torch.device) -> tuple[Tensor, f
         rope_parameters={"rope_theta": rope.theta, "rope_type": rope.kind, **rope.scaling},
     )
     inverse, factor = ROPE_INIT_FUNCTIONS[rope.kind](shape, device)
-    return inverse.to(torch.float32), float(factor)
+    return inverse.to(dtype), float(factor)

@@ -72,7 +72,7 @@ def draft_anchors(loaded: LoadedDrafter, sequence: StoredSequence) -> AnchorDraf
     """Draft a block at every anchor of a completion of n tokens: n - 1 anchors."""
     drafter, device = loaded.drafter, loaded.drafter.device
     with torch.inference_mode():
-        context = drafter.project_context(sequence.taps_SC)
+        context = drafter.project_context(sequence.taps_SC, dtype=loaded.ends.dtype)
         completion_n = sequence.tokens_T[sequence.prompt_length :].to(device)
         parts = [
             _draft_batch(loaded, context, completion_n, sequence.prompt_length, span)

@@ -38,11 +38,11 @@ class HeadPiece:
     softcap: float | None
 
     def logits(self, normed_TH: Tensor) -> Tensor:
-        """Float32 logits [T, v] from the hidden states after the final norm."""
+        """Logits [T, v], float32 or finer, from the hidden states after the final norm."""
         logits = functional.linear(normed_TH, self.weight_vH, self.bias_v)
         if self.softcap:  # in the head's own number type, as transformers does
             logits = torch.tanh(logits / self.softcap) * self.softcap
-        return logits.float()
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,12 @@ tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from draftlab.base.errors import DrafterError
 from draftlab.drafter.config import DrafterConfig
-from draftlab.hidden.store import StoredSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,44 +31,10 @@ class Document:
     """The target's own choice where each completion token stands; for `argmax_ce` only."""
     last_SH: Tensor | None = None
     """Output of the target's last layer, before its final norm; for `kl` only."""
+    logprobs_n: Tensor | None = None
+    """Captured log-probability of each completion token, which `last_SH` must reproduce."""
     noise_seed: int | None = None
     """Seed of the noise on the taps, where there is noise: `draw_seed` of seed, epoch, number."""
-
-
-def document_of(
-    sequence: StoredSequence,
-    stored_layer_ids: Sequence[int],
-    shape: DrafterConfig,
-    *,
-    with_last: bool = False,
-    noise_seed: int | None = None,
-) -> Document:
-    """The parts of a stored sequence that a drafter of this shape trains on.
-
-    Args:
-        sequence: as the store reads it.
-        stored_layer_ids: the store's layers, in the order of its columns.
-        shape: of the drafter.
-        with_last: take the output of the target's last layer too, for `kl`.
-        noise_seed: see Document.
-
-    Raises:
-        DrafterError: the store lacks a layer that is needed.
-    """
-    last = [shape.num_target_layers - 1] if with_last else []
-    absent = sorted({*shape.target_layer_ids, *last} - set(stored_layer_ids))
-    if absent:
-        raise DrafterError(
-            f"the store holds the layers {list(stored_layer_ids)}; missing: {absent}.",
-            mend=f"Capture with these layers too: {','.join(map(str, absent))}.",
-        )
-    return Document(
-        tokens_T=sequence.tokens_T,
-        taps_SC=sequence.taps_SC,
-        prompt_length=sequence.prompt_length,
-        argmax_n=sequence.argmax_n,
-        noise_seed=noise_seed,
-    )
 
 
 def require_clean_taps(shape: DrafterConfig, *, allow_last_layer: bool = False) -> None:
@@ -88,5 +52,5 @@ def require_clean_taps(shape: DrafterConfig, *, allow_last_layer: bool = False) 
         raise DrafterError(
             f"the drafter is to tap layer {last}, the target's last, whose output makes its "
             "logits: a dump of n + 1 states is not n taps.",
-            mend=f"Leave layer {last} out, or pass --allow-last-layer if that is meant.",
+            mend=f"Leave layer {last} out, or set drafter.allow_last_layer if that is meant.",
         )

@@ -1,264 +1,370 @@
-"""Train a drafter on a hidden-state store; say its true held-out τ on the way.
+"""Train a drafter on a hidden-state store, and know its true held-out τ on the way.
 
-In:   a store, the target's embedding and head, a drafter's shape, a TrainConfig.
-Out:  a folder in z-lab's layout, and log.jsonl beside the weights.
+In:   a TrainConfig.
+Out:  a run folder: config.resolved.yaml, run.json, log.jsonl, checkpoints/, and at the end the
+      drafter itself under drafter/, in z-lab's layout.
 
-Labels are the target's tokens as decoded; nothing is added to the states and nothing else reaches
-the head, so what is learned is what is drafted at inference. The forward is the one that replay
-uses.
+Labels are the target's tokens as decoded; where noise is added to the states that the drafter
+reads, it goes to a copy; its taps leave out the layer that makes the target's logits. The forward
+is the one that replay uses. A killed run goes on from its newest checkpoint to the same bytes.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
+import yaml
+from torch import Tensor
 
-from draftlab.base.errors import DrafterError
 from draftlab.base.progress import Track, silent
-from draftlab.drafter.checkpoint import Coverage, LoadedDrafter, save_drafter
-from draftlab.drafter.config import DrafterConfig
+from draftlab.base.quantities import listing
+from draftlab.base.records import Provenance, write_atomic
+from draftlab.drafter.checkpoint import load_drafter
 from draftlab.drafter.ends import TargetEnds, load_ends, open_target
 from draftlab.drafter.model import Drafter
-from draftlab.hidden.store import HiddenStore, StoredSequence
-from draftlab.replay.draft import draft_anchors
-from draftlab.replay.walks import chain_accepted, gather, walks_of
-from draftlab.target.compute import Compute
-from draftlab.target.facts import TargetFacts
-from draftlab.target.tensors import embedding_name
-from draftlab.train.blocks import anchors_of
+from draftlab.target.compute import Compute, operations_per_second
+from draftlab.train.blocks import anchors_of, draw_seed, fixed_anchors
+from draftlab.train.checkpoints import (
+    BestTau,
+    TrainerRecord,
+    copy_drafter,
+    drop_old_checkpoints,
+    newest_checkpoint,
+    save_checkpoint,
+    sweep_parts,
+)
 from draftlab.train.config import TrainConfig
-from draftlab.train.documents import document_of
+from draftlab.train.documents import Document
 from draftlab.train.forward import batch_loss
-from draftlab.train.options import LossOptions
+from draftlab.train.heldout import Heldout
+from draftlab.train.loss import LossSums
+from draftlab.train.optimize import Optimizer, initialise, rate_at
+from draftlab.train.order import Drawn, Order, split_evenly
+from draftlab.train.plan import Plan, plan_training
+from draftlab.train.processes import Processes
+from draftlab.train.record import RUN_NAME, Log, RunRecord
+from draftlab.train.teacher import Teacher
+from draftlab.train.work import step_operations
 
-LOG_NAME = "log.jsonl"
-"""One line per step, written as it happens."""
+CONFIG_NAME, DRAFTER_NAME = "config.resolved.yaml", "drafter"
+_DECLINING = 2
+"""Replays in a row below the best one that are called a decline."""
+
+Tell = Callable[[str], None]
+
+
+def _mute(_line: str) -> None:
+    """Say nothing: a library does not write to its caller's terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
     """The outcome of a run."""
 
-    drafter: Drafter
+    folder: Path
+    record: RunRecord
     log: tuple[dict[str, float], ...]
-    """One entry per logged step: step, loss, top1, and heldout_tau where replayed."""
+
+    @property
+    def drafter(self) -> Path:
+        """The folder of the drafter with the best held-out τ; the last one where none is known."""
+        return self.folder / DRAFTER_NAME
 
     @property
     def heldout_tau(self) -> float:
-        """Pooled chain τ on the held-out store after the last step; NaN if there was none."""
-        return self.log[-1].get("heldout_tau", math.nan)
+        """Held-out chain τ of `drafter`; NaN if nothing was held out."""
+        return math.nan if self.record.best is None else self.record.best.tau
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What every step needs."""
-
-    drafter: Drafter
-    ends: TargetEnds
-    facts: TargetFacts
-    target_fingerprint: str
-    config: TrainConfig
-    gamma: float
-    generator: torch.Generator
-
-
-def train(  # noqa: PLR0913  # six parts that form no group, three keyword-only options
-    store: HiddenStore,
-    target_folder: Path,
-    shape: DrafterConfig,
-    config: TrainConfig,
-    out: Path,
-    compute: Compute,
-    *,
-    heldout: HiddenStore | None = None,
-    save_dtype: torch.dtype = torch.bfloat16,
-    track: Track = silent,
-) -> Trained:
-    """Train a drafter from scratch and save it.
+def train(config: TrainConfig, out: Path, *, track: Track = silent, tell: Tell = _mute) -> Trained:
+    """Train a drafter, or go on with a run that was stopped.
 
     Args:
-        store: hidden states over the training completions, with the taps of `shape`.
-        target_folder: the target of the store.
-        shape: the drafter to make.
-        config: how to train it.
-        out: folder to write.
-        compute: where and in which type.
-        heldout: another store, replayed for the true τ.
-        save_dtype: type of the saved weights; the trained module is rounded to it before the last
-            replay, so that the τ in the log is that of the file.
+        config: what to do.
+        out: folder of the run.
         track: shows progress.
+        tell: is told of replays and checkpoints, a line each.
 
     Raises:
-        DrafterError: shape, target and stores do not fit together.
+        StoreError: a store cannot be used, or held-out completions are trained on.
+        DrafterError: the drafter does not fit target and store.
+        DraftlabError: `out` holds another run.
     """
-    compute.apply()
-    parts = _prepare(store, target_folder, shape, config, compute)
-    optimizers = _optimizers(parts.drafter, config)
-    order = _sequence_order(len(store), parts.generator)
-    log: list[dict[str, float]] = []
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / LOG_NAME).open("w", encoding="utf-8") as log_file:
-        for step in track(
-            range(1, config.steps + 1), total=config.steps, what="train", unit="steps"
-        ):
-            drawn = [next(order) for _ in range(config.sequences_per_step)]
-            sequences = [(epoch, number, store.read(number)) for epoch, number in drawn]
-            entry = _step(parts, sequences, optimizers, step)
-            if step == config.steps:
-                _round_weights(parts.drafter, save_dtype)
-            if heldout is not None and _replays_after(step, config):
-                entry["heldout_tau"] = _heldout_tau(parts, heldout)
-            log.append(entry)
-            log_file.write(json.dumps(entry) + "\n")
-            log_file.flush()
-    save_drafter(out, parts.drafter, dtype=save_dtype, vocab_size=parts.facts.vocab_size)
-    return Trained(parts.drafter, tuple(log))
+    return Run(plan_training(config), out, tell).carry_out(track)
 
 
-def _replays_after(step: int, config: TrainConfig) -> bool:
-    return step == config.steps or bool(config.evaluate_every and step % config.evaluate_every == 0)
+@dataclass(slots=True)
+class _Progress:
+    """Where a run stands."""
+
+    step: int = 0
+    best: BestTau | None = None
+    stale: int = 0
+    """Replays since the best one."""
+    saved_step: int = -1
+    saved_at: float = field(default_factory=time.monotonic)
 
 
-def _prepare(
-    store: HiddenStore,
-    target_folder: Path,
-    shape: DrafterConfig,
-    config: TrainConfig,
-    compute: Compute,
-) -> _Parts:
-    facts, files = open_target(target_folder)
-    shape.require_fit(facts, embedding_rows=files.infos[embedding_name(files)].shape[0])
-    if store.index.conditions.target_layer_ids != shape.target_layer_ids:
-        raise DrafterError(
-            f"the drafter is to read layers {list(shape.target_layer_ids)}; the store holds "
-            f"{list(store.index.conditions.target_layer_ids)}.",
-            mend="Capture with --layers as the drafter needs them.",
+class Run:
+    """One training run in one folder, by this process and perhaps others."""
+
+    def __init__(self, plan: Plan, out: Path, tell: Tell) -> None:
+        self._plan, self._out = plan, out
+        self._config = plan.config
+        checkpoint = newest_checkpoint(out, plan.digest)
+        threads = plan.compute.threads if checkpoint is None else checkpoint.record.threads
+        self._compute = plan.compute.model_copy(update={"threads": threads})
+        self._compute.apply()
+        device = self._compute.torch_device
+        self._processes = Processes.join(device)
+        self._tell = tell if self._processes.leads else _mute
+        self._drafter = _drafter(plan, device)
+        self._optimizer = Optimizer(self._drafter, self._config.optimizer)
+        self._ends: TargetEnds = load_ends(
+            open_target(plan.target_folder)[1], plan.facts, self._compute.torch_dtype, device
         )
-    if store.index.conditions.target_fingerprint != files.fingerprint():
-        raise DrafterError(
-            "the store is of another target.", mend="Point --target at the store's target."
+        self._teacher = None
+        if self._config.loss.loss == "kl":
+            self._teacher = Teacher.open(plan.target_folder, self._ends, self._compute)
+        self._order = Order(
+            plan.material.usable, self._config.batch.completions, self._config.engine.seed
         )
-    generator = torch.Generator().manual_seed(config.seed)
-    drafter = Drafter(shape)
-    _initialise(drafter, generator)
-    return _Parts(
-        drafter=drafter.to(compute.torch_device, compute.torch_dtype),
-        ends=load_ends(files, facts, compute.torch_dtype, compute.torch_device),
-        facts=facts,
-        target_fingerprint=files.fingerprint(),
-        config=config,
-        gamma=config.decay_constant(shape.block_size),
-        generator=generator,
-    )
+        self._heldout = self._held_out(device) if self._processes.leads else None
+        self._at = _Progress()
+        self._reference_tau: float | None = None
+        self._rate = operations_per_second(self._compute)
+        if checkpoint is not None:
+            checkpoint.restore(self._drafter, self._optimizer)
+            record = checkpoint.record
+            self._at = _Progress(record.step, record.best, record.stale, record.step)
+            self._tell(f"going on after step {record.step:,}")
 
+    def carry_out(self, track: Track) -> Trained:
+        """Every step that is left, then the drafter itself."""
+        if self._processes.leads:
+            self._out.mkdir(parents=True, exist_ok=True)
+            sweep_parts(self._out)
+            text = yaml.safe_dump(self._config.model_dump(mode="json"), sort_keys=False)
+            write_atomic(self._out / CONFIG_NAME, text.encode())
+        log = Log.continued(self._out, self._at.step) if self._processes.leads else None
+        self._say_warnings()
+        self._measure_reference()
+        left = self._plan.steps - self._at.step
+        for entry in track(self._steps(), total=left, what="train", unit="steps"):
+            if log is not None:
+                log.append(entry)
+            if self._saves():
+                self._save(entry.get("heldout_tau"))
+        return self._finish(log)
 
-def _initialise(drafter: Drafter, generator: torch.Generator) -> None:
-    """Normal weights of variance 1 / fan-in; what writes to the residual stream is made smaller."""
-    depth = len(drafter.config.layers)
-    for name, module in drafter.named_modules():
-        if isinstance(module, nn.Linear):
-            scale = 1.0 / math.sqrt(2 * depth) if name.endswith(("o_proj", "down_proj")) else 1.0
-            std = scale / math.sqrt(module.in_features)
-            nn.init.normal_(module.weight, std=std, generator=generator)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+    def _steps(self) -> Iterator[dict[str, float]]:
+        while not self._done:
+            yield self._one_step()
 
+    def _one_step(self) -> dict[str, float]:
+        """The next step, with the replay that follows it; its line of the log."""
+        started = time.perf_counter()
+        step = self._at.step + 1
+        sums, context_rows = self._learn(step)
+        denominator = self._config.loss.denominator(sums)
+        peak = self._config.optimizer.learning_rate
+        rate = rate_at(step, self._plan.steps, peak, self._config.schedule)
+        for gradient in self._optimizer.gradients():
+            gradient.div_(denominator.to(gradient.dtype))
+        norm = self._optimizer.step(rate)
+        self._at.step = step
+        entry = self._entry(sums, context_rows, time.perf_counter() - started)
+        entry |= {"learning_rate": rate, "gradient_norm": norm}
+        entry["loss"] = float(sums.weighted_sum / denominator)
+        if self._replays():
+            entry |= self._replay()
+        return entry
 
-def _optimizers(drafter: Drafter, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """AdamW for all, or Muon for the matrices at AdamW's step size and AdamW for the rest."""
-    rate, decay = config.learning_rate, config.weight_decay
-    weights = list(drafter.parameters())
-    if config.optimizer == "adamw":
-        return [torch.optim.AdamW(weights, rate, config.betas, weight_decay=decay)]
-    matrices = [weight for weight in weights if weight.ndim == 2]
-    others = [weight for weight in weights if weight.ndim != 2]
-    return [
-        torch.optim.Muon(matrices, rate, decay, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, rate, config.betas, weight_decay=0.0),
-    ]
+    @property
+    def _done(self) -> bool:
+        """Whether no step is left."""
+        patience = self._config.evaluation.patience
+        return self._at.step >= self._plan.steps or bool(patience and self._at.stale >= patience)
 
-
-def _sequence_order(count: int, generator: torch.Generator) -> Iterator[tuple[int, int]]:
-    """Epochs and sequence numbers, each once per epoch, in a new order every epoch."""
-    for epoch in itertools.count():
-        for number in torch.randperm(count, generator=generator).tolist():
-            yield epoch, number
-
-
-def _step(
-    parts: _Parts,
-    sequences: list[tuple[int, int, StoredSequence]],
-    optimizers: Sequence[torch.optim.Optimizer],
-    step: int,
-) -> dict[str, float]:
-    rate = parts.config.learning_rate * _schedule(step, parts.config)
-    for group in itertools.chain.from_iterable(o.param_groups for o in optimizers):
-        group["lr"] = rate
-    options = LossOptions(gamma=parts.gamma)
-    layers = parts.drafter.config.target_layer_ids
-    sums = batch_loss(
-        parts.drafter,
-        parts.ends,
-        [document_of(one, layers, parts.drafter.config) for _, _, one in sequences],
-        [
-            anchors_of(
-                parts.config.seed,
-                epoch,
-                number,
-                one.entry.completion_tokens,
-                parts.config.anchors_per_sequence,
+    def _learn(self, step: int) -> tuple[LossSums, Tensor]:
+        """Gradients of one step, added up over micro-batches and processes; and the sums."""
+        own = self._processes.share(self._order.step(step))
+        device, loss = self._compute.torch_device, self._config.loss
+        total: LossSums | None = None
+        rows = 0
+        for drawn in split_evenly(own, self._config.batch.micro_batches):
+            if not drawn:
+                continue
+            documents = [self._document(each) for each in drawn]
+            rows += sum(len(document.taps_SC) for document in documents)
+            anchors = [self._anchors(each) for each in drawn]
+            sums = batch_loss(
+                self._drafter, self._ends, documents, anchors, loss, teacher=self._teacher
             )
-            for epoch, number, one in sequences
-        ],
-        options,
-    )
-    parts.drafter.zero_grad(set_to_none=True)
-    loss: Any = sums.weighted_sum / options.denominator(sums)
-    loss.backward()
-    norm = nn.utils.clip_grad_norm_(parts.drafter.parameters(), parts.config.clip)
-    for optimizer in optimizers:
-        optimizer.step()
-    return {
-        "step": step,
-        "loss": float(loss.detach()),
-        "top1": float(sums.right / sums.labelled),
-        "learning_rate": rate,
-        "gradient_norm": float(norm),
-    }
+            sums.weighted_sum.backward()  # type: ignore[no-untyped-call]
+            total = sums.detached() if total is None else total + sums.detached()
+        total = LossSums.zeros(device) if total is None else total
+        counted = total.stacked()
+        context = torch.tensor([float(rows)], dtype=torch.float64, device=device)
+        self._processes.add_up(self._optimizer.gradients())
+        self._processes.add_up([counted, context])
+        return LossSums.unstacked(counted), context
+
+    def _document(self, drawn: Drawn) -> Document:
+        seed = None
+        if self._config.loss.has_noise:
+            seed = draw_seed(self._config.engine.seed, drawn.epoch, drawn.number, "noise")
+        return self._plan.material.read(drawn.number, seed)
+
+    def _anchors(self, drawn: Drawn) -> Tensor:
+        batch, tokens = self._config.batch, self._plan.material.num_tokens(drawn.number)
+        if batch.anchor_rule == "fixed":
+            return fixed_anchors(tokens, batch.anchors, self._plan.shape.block_size)
+        seed = self._config.engine.seed
+        return anchors_of(seed, drawn.epoch, drawn.number, tokens, batch.anchors)
+
+    def _entry(self, sums: LossSums, context_rows: Tensor, seconds: float) -> dict[str, float]:
+        labelled, blocks = float(sums.labelled), float(sums.blocks)
+        operations = step_operations(
+            self._plan.shape,
+            self._plan.facts,
+            context_rows=int(context_rows),
+            blocks=int(blocks),
+            labelled=int(labelled),
+        )
+        return {
+            "step": self._at.step,
+            "epoch": self._order.epoch_after(self._at.step),
+            "top1": float(sums.right) / labelled,
+            "streak_8_all_anchor": 1 + float(sums.streak) / blocks,
+            "labelled": labelled,
+            "seconds": seconds,
+            "labelled_per_second": labelled / seconds,
+            "share_of_matrix_rate": operations / seconds / self._rate / self._processes.size,
+            "peak_memory_bytes": float(_peak_memory(self._compute)),
+        }
+
+    def _replays(self) -> bool:
+        every = self._config.evaluation.every
+        at_end = self._at.step == self._plan.steps
+        return self._plan.heldout is not None and (
+            at_end or bool(every and self._at.step % every == 0)
+        )
+
+    def _replay(self) -> dict[str, float]:
+        """By the leading process; the others hear its τ, on which it depends whether they go on."""
+        found = None if self._heldout is None else self._heldout.replay(self._drafter)
+        tau = self._processes.tell(math.nan if found is None else found.tau)
+        at = self._at
+        if at.best is None or tau > at.best.tau:
+            at.best, at.stale = BestTau(step=at.step, tau=tau), 0
+        else:
+            at.stale += 1
+        if found is None:
+            return {}
+        trees = "".join(f", tree {b} {tau:.3f}" for b, tau in found.trees.items())
+        worse = f"; the best was {at.best.tau:.3f} at step {at.best.step:,}" if at.stale else ""
+        declining = ": declining" if at.stale >= _DECLINING else ""
+        self._tell(f"step {at.step:,}: held-out chain τ {tau:.3f}{trees}{worse}{declining}")
+        return found.entry()
+
+    def _saves(self) -> bool:
+        wish = self._config.checkpoints
+        late = time.monotonic() - self._at.saved_at >= 60 * wish.minutes
+        due = (
+            self._done
+            or bool(wish.every and self._at.step % wish.every == 0)
+            or bool(wish.minutes and late)
+            or (self._at.best is not None and self._at.best.step == self._at.step)
+        )
+        return bool(self._processes.tell(float(due)))
+
+    def _save(self, tau: float | None) -> None:
+        self._at.saved_step, self._at.saved_at = self._at.step, time.monotonic()
+        if self._processes.leads:
+            record = TrainerRecord(
+                step=self._at.step,
+                run_digest=self._plan.digest,
+                threads=self._compute.threads,
+                heldout_tau=tau,
+                best=self._at.best,
+                stale=self._at.stale,
+                files={},
+            )
+            vocab_size = self._plan.facts.vocab_size
+            save_checkpoint(self._out, record, self._drafter, self._optimizer, vocab_size)
+            drop_old_checkpoints(self._out, self._config.checkpoints.keep_last, self._at.best)
+            self._record(finished=False).save(self._out / RUN_NAME)
+        self._processes.wait()
+
+    def _held_out(self, device: torch.device) -> Heldout | None:
+        if self._plan.heldout is None:
+            return None
+        budgets = self._config.evaluation.budgets
+        return Heldout(self._plan.heldout, self._plan.target_folder, device, budgets)
+
+    def _say_warnings(self) -> None:
+        warning = self._config.loss.warning
+        if warning is not None:
+            self._tell(warning)
+        short = self._plan.material.too_short
+        if short:
+            self._tell(f"{len(short)} completions are too short for an anchor: {listing(short)}")
+
+    def _measure_reference(self) -> None:
+        folder = self._config.evaluation.reference_drafter
+        if folder is not None and self._heldout is not None:
+            self._reference_tau = self._heldout.replay_folder(folder).tau
+            self._tell(f"reference drafter {folder.name}: chain τ {self._reference_tau:.3f}")
+
+    def _record(self, *, finished: bool) -> RunRecord:
+        return RunRecord(
+            run_digest=self._plan.digest,
+            config=self._config.model_dump(mode="json"),
+            parameters=self._plan.parameters,
+            steps_planned=self._plan.steps,
+            steps_done=self._at.step,
+            finished=finished,
+            stopped_early=finished and self._at.step < self._plan.steps,
+            best=self._at.best,
+            reference_tau=self._reference_tau,
+            share_supervised=self._plan.material.share_supervised,
+            left_out=self._plan.material.too_short,
+            provenance=Provenance.now(),
+        )
+
+    def _finish(self, log: Log | None) -> Trained:
+        """Put the best checkpoint's drafter where it is looked for."""
+        if self._at.saved_step != self._at.step:  # a finished run that was asked for again
+            self._save(None)
+        record = self._record(finished=True)
+        if log is None:
+            return Trained(self._out, record, ())
+        step = self._at.step if self._at.best is None else self._at.best.step
+        copy_drafter(self._out, step, self._out / DRAFTER_NAME)
+        record.save(self._out / RUN_NAME)
+        return Trained(self._out, record, tuple(log.entries()))
 
 
-def _schedule(step: int, config: TrainConfig) -> float:
-    """Linear warm-up, then a cosine to 0."""
-    warmup = config.steps * config.warmup_ratio
-    if step <= warmup:
-        return step / warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (config.steps - warmup)))
+def _drafter(plan: Plan, device: torch.device) -> Drafter:
+    """Where a run starts, in float32."""
+    start = plan.config.drafter.start
+    if start is not None:
+        loaded = load_drafter(start, plan.target_folder, dtype=torch.float32, device=device)
+        return loaded.drafter.train().requires_grad_()
+    drafter = Drafter(plan.shape)
+    initialise(drafter, plan.config.engine.seed)
+    return drafter.to(device)
 
 
-@torch.no_grad()
-def _round_weights(drafter: Drafter, dtype: torch.dtype) -> None:
-    for parameter in drafter.parameters():
-        parameter.copy_(parameter.to(dtype).to(parameter.dtype))
-
-
-def _heldout_tau(parts: _Parts, heldout: HiddenStore) -> float:
-    """Pooled chain τ by replay."""
-    loaded = LoadedDrafter(
-        drafter=parts.drafter,
-        ends=parts.ends,
-        target=parts.facts,
-        coverage=Coverage(used=0, total=0, dtype=""),
-        fingerprint="",
-        target_fingerprint=parts.target_fingerprint,
-        notes=(),
-    )
-    drafts = [draft_anchors(loaded, heldout.read(number)) for number in range(len(heldout))]
-    return gather(walks_of([chain_accepted(d) for d in drafts])).tau
+def _peak_memory(compute: Compute) -> int:
+    """Most bytes that this process has held: of the device, or of the machine on a CPU."""
+    if compute.device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

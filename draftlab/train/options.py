@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 
 from draftlab.base.errors import DraftlabError
 from draftlab.base.records import Record
@@ -20,7 +20,13 @@ STREAK_WIDTH = 8
 """The k of the streak in training logs."""
 
 
-class LossOptions(Record):
+class Section(Record):
+    """A section of a training configuration; the text below each field explains it to users."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class LossOptions(Section):
     """What is summed over labelled slots. The defaults are the published recipe's."""
 
     loss: LossKind = "ce"
@@ -47,7 +53,8 @@ class LossOptions(Record):
     def _check(self) -> Self:
         if self.weighting == "decay" and (self.gamma is None or self.gamma <= 0):
             raise DraftlabError(
-                f"weighting decay with gamma {self.gamma}.", mend="Set a positive gamma."
+                f"weighting decay with gamma {self.gamma}.",
+                mend="Set loss.gamma; the paper takes 7 for blocks of 16, 5 for 10 and 4 for 8.",
             )
         if not 0 <= self.alpha <= 1:
             raise DraftlabError(f"alpha is {self.alpha}.", mend="Use 0 to 1.")

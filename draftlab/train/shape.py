@@ -4,31 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftlab.base.records import Record
+from draftlab.base.errors import DrafterError
 from draftlab.drafter.config import DrafterConfig, LayerAttention
 from draftlab.target.facts import TargetFacts, target_rope
 from draftlab.target.rope import PLAIN, Rope
+from draftlab.train.config import DrafterWish
 
 
-class ShapeWish(Record):
-    """What is chosen about a new drafter; the rest follows from its target."""
-
-    target_layer_ids: tuple[int, ...]
-    mask_token_id: int
-    num_layers: int = 2
-    block_size: int = 16
-    head_dim: int | None = None
-    """None: 128, as published drafters have it, or 32 below a hidden size of 1,024."""
-    num_heads: int | None = None
-    """Query heads. None: as many as give one and a half to two hidden sizes in all."""
-    intermediate_size: int | None = None
-    """None: three hidden sizes."""
-    rope_theta: float | None = None
-    """None: the target's."""
-
-
-def shape_for_target(target_folder: Path, wish: ShapeWish) -> DrafterConfig:
-    """A drafter of full-attention layers with plain rotary positions over the whole head.
+def wished_shape(
+    target_folder: Path, wish: DrafterWish, stored_layer_ids: tuple[int, ...]
+) -> DrafterConfig:
+    """The shape to start from, or one of full-attention layers with plain rotary positions.
 
     Rotary settings that belong to the target only (partial, multi-axis) are left behind: a drafter
     that inherits them is rotated one way by its trainer and another by engines.
@@ -36,6 +22,13 @@ def shape_for_target(target_folder: Path, wish: ShapeWish) -> DrafterConfig:
     Raises:
         DrafterError: the values do not make a drafter.
     """
+    if wish.start is not None:
+        return DrafterConfig.from_folder(wish.start)
+    if wish.mask_token_id is None:
+        raise DrafterError(
+            "no mask token: which reserved token stands for unknown slots is never guessed.",
+            mend="Set drafter.mask_token_id.",
+        )
     facts = TargetFacts.from_folder(target_folder)
     hidden = facts.hidden_size
     head_dim = wish.head_dim or (128 if hidden >= 1024 else 32)
@@ -44,7 +37,7 @@ def shape_for_target(target_folder: Path, wish: ShapeWish) -> DrafterConfig:
     return DrafterConfig(
         block_size=wish.block_size,
         mask_token_id=wish.mask_token_id,
-        target_layer_ids=wish.target_layer_ids,
+        target_layer_ids=wish.target_layer_ids or stored_layer_ids,
         num_target_layers=facts.num_layers,
         hidden_size=hidden,
         intermediate_size=wish.intermediate_size or 3 * hidden,

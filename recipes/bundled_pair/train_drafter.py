@@ -18,7 +18,9 @@ import torch
 
 from draftlab.base.progress import bar
 from draftlab.base.quantities import seconds_text
+from draftlab.base.records import write_atomic
 from draftlab.demo.run import DRAFTER, MAX_NEW_TOKENS, PAIR, PROMPTS, TARGET
+from draftlab.drafter.config import DrafterConfig
 from draftlab.hidden.capture import capture
 from draftlab.hidden.store import HiddenStore
 from draftlab.reference.generate import GreedySettings, generate_reference
@@ -27,12 +29,14 @@ from draftlab.target.compute import Compute
 from draftlab.target.facts import TargetFacts
 from draftlab.target.loading import load_tokenizer
 from draftlab.train.config import TrainConfig
-from draftlab.train.loop import LOG_NAME, Trained, train
-from draftlab.train.shape import ShapeWish, shape_for_target
+from draftlab.train.loop import Trained, train
+from draftlab.train.options import LossOptions
+from draftlab.train.recipe import read_recipe
 from recipes.bundled_pair.corpus import training_prompts
 from recipes.bundled_pair.train_target import END as TARGET_SECTION_END
 
-BLOCK_SIZE, ANCHORS, MASK_TOKEN = 16, 16, "<|mask|>"
+MASK_TOKEN = "<|mask|>"
+RECIPE = Path(__file__).with_name("drafter.yaml")
 
 
 def taps(num_layers: int) -> tuple[int, ...]:
@@ -61,9 +65,9 @@ with `draftlab reference`, `capture` and `train` on the target's own greedy comp
   (outputs of 0-based layers), mask token `{mask}`; z-lab's layout, bf16.
 - Data: {completions:,} completions of {tokens:,} tokens, disjoint from `prompts.jsonl` by the
   rule in `recipes/bundled_pair/corpus.py`; thinking off; at most {limit} tokens each.
-- Training: {steps:,} steps of {sequences} completions x {anchors} random anchors, hard
-  cross-entropy on the target's tokens, decay {gamma:g}, Muon {rate:g}, cosine, seed {seed},
-  float32 on a CPU.
+- Training (`recipes/bundled_pair/drafter.yaml`): {steps:,} steps of {sequences} completions x
+  {anchors} random anchors, hard cross-entropy on the target's tokens, {weighting}, {optimizer}
+  {rate:g}, cosine, seed {seed}, float32 on a CPU; these are the weights of step {best:,}.
 - Held-out chain τ {tau:.3f}, pooled over the 32 completions of `prompts.jsonl`, by replay of the
   saved file in float32 with torch {torch}. τ by step: {curve}.
 
@@ -76,23 +80,25 @@ def write_card(made: Trained, config: TrainConfig, store: HiddenStore) -> None:
     """Replace the drafter's section of the model card: all that follows the target's."""
     path = PAIR / "README.md"
     head, mark, _ = path.read_text("utf-8").partition(TARGET_SECTION_END)
-    shape = made.drafter.config
+    shape = DrafterConfig.from_folder(made.drafter)
     replayed = [entry for entry in made.log if "heldout_tau" in entry]
     card = CARD.format(
         block=shape.block_size,
         layers=len(shape.layers),
-        parameters=sum(p.numel() for p in made.drafter.parameters()),
+        parameters=made.record.parameters,
         taps=", ".join(map(str, shape.target_layer_ids)),
         mask=MASK_TOKEN,
         completions=len(store),
         tokens=store.index.num_tokens,
         limit=MAX_NEW_TOKENS,
-        steps=config.steps,
-        sequences=config.sequences_per_step,
-        anchors=config.anchors_per_sequence,
-        gamma=config.decay_constant(shape.block_size),
-        rate=config.learning_rate,
-        seed=config.seed,
+        steps=made.record.steps_done,
+        best=made.record.best.step,
+        sequences=config.batch.completions,
+        anchors=config.batch.anchors,
+        weighting=_weighting(config.loss),
+        optimizer=config.optimizer.name,
+        rate=config.optimizer.learning_rate,
+        seed=config.engine.seed,
         tau=made.heldout_tau,
         torch=torch.__version__.split("+")[0],
         curve=", ".join(f"{entry['step']:.0f}: {entry['heldout_tau']:.2f}" for entry in replayed),
@@ -100,13 +106,21 @@ def write_card(made: Trained, config: TrainConfig, store: HiddenStore) -> None:
     path.write_text(f"{head}{mark}\n{card}", "utf-8")
 
 
+def _weighting(loss: LossOptions) -> str:
+    return f"decay {loss.gamma:g}" if loss.weighting == "decay" else loss.weighting
+
+
+def copy_drafter_files(source: Path, out: Path) -> None:
+    """The drafter alone, without anything of its run."""
+    for name in ("config.json", "model.safetensors"):
+        write_atomic(out / name, (source / name).read_bytes())
+
+
 def main() -> None:
     """Make the drafter; print its τ."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", type=int, default=6000, help="training prompts")
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--rate", type=float, default=5e-3, help="peak learning rate")
+    parser.add_argument("changes", nargs="*", help="section.key=value, over drafter.yaml")
     parser.add_argument("--work", type=Path, help="keep reference and store here, and reuse them")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--out", type=Path, default=DRAFTER)
@@ -119,29 +133,21 @@ def main() -> None:
         prompts = [Prompt.model_validate(p) for p in training_prompts(arguments.prompts)]
         store = store_of(prompts, work / "train", compute)
         heldout = store_of(list(read_prompts(PROMPTS)), work / "heldout", compute)
-        wish = ShapeWish(
-            target_layer_ids=store.index.conditions.target_layer_ids,
-            mask_token_id=load_tokenizer(TARGET).convert_tokens_to_ids(MASK_TOKEN),
-            num_layers=arguments.layers,
-            block_size=BLOCK_SIZE,
-            head_dim=32,
-            num_heads=8,
-        )
-        shape = shape_for_target(TARGET, wish)
-        config = TrainConfig(
-            steps=arguments.steps,
-            learning_rate=arguments.rate,
-            optimizer="muon",
-            anchors_per_sequence=ANCHORS,
-            evaluate_every=arguments.steps // 6,
-        )
-        made = train(
-            store, TARGET, shape, config, arguments.out, compute, heldout=heldout, track=bar
-        )
-        (arguments.out / LOG_NAME).rename(work / LOG_NAME)
-        write_card(made, config, store)
+        mask = load_tokenizer(TARGET).convert_tokens_to_ids(MASK_TOKEN)
+        own = [
+            f"data.store={store.folder}",
+            f"data.heldout={heldout.folder}",
+            f"data.target={TARGET}",
+            f"drafter.mask_token_id={mask}",
+            f"engine.threads={compute.threads}",
+        ]
+        config = read_recipe(RECIPE, [*own, *arguments.changes])
+        made = train(config, work / "run", track=bar, tell=print)
+        copy_drafter_files(made.drafter, arguments.out)
+        if arguments.out == DRAFTER:
+            write_card(made, config, store)
     print(
-        f"{len(prompts):,} completions, {arguments.steps} steps, "
+        f"{len(prompts):,} completions, {made.record.steps_done:,} steps, "
         f"{seconds_text(time.monotonic() - started)}: held-out chain τ {made.heldout_tau:.3f}"
     )
 

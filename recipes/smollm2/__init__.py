@@ -1,0 +1,1 @@
+"""A drafter for SmolLM2-135M-Instruct, trained on what the model itself says."""
