@@ -169,6 +169,12 @@ def request(asking: Asking, prompt: Prompt, ids: tuple[int, ...]) -> Request:
             }
             return Request("/v1/completions", body)
         case "llama.cpp":
+            if asking.ignore_eos:
+                raise CompletionsError(
+                    "llama.cpp does not go on past end-of-text tokens, it forbids them: its text "
+                    "is then not what the target would say.",
+                    mend="Leave --ignore-eos out.",
+                )
             body = {
                 "prompt": list(ids),
                 "n_predict": tokens,
@@ -177,7 +183,7 @@ def request(asking: Asking, prompt: Prompt, ids: tuple[int, ...]) -> Request:
                 "repeat_penalty": 1.0,
                 **no_penalties,
                 "dry_multiplier": 0.0,
-                "ignore_eos": asking.ignore_eos,
+                "ignore_eos": False,
                 "cache_prompt": False,  # its documentation: reuse may change the logits
                 "return_tokens": True,
                 "stream": False,

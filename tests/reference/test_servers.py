@@ -210,6 +210,16 @@ def test_what_a_server_of_text_alone_cannot_be_asked_is_said_before_anything_is(
             collect(server, chats(1), tmp_path / "ref", ignore_eos=True)
 
 
+def test_llama_is_not_asked_to_ignore_what_it_would_forbid(tmp_path):
+    """The real one bans end-of-text tokens: 0 of 32 texts were those of the target."""
+    with (
+        servers.running(servers.llama()) as server,
+        pytest.raises(CompletionsError, match="it forbids them"),
+    ):
+        collect(server, prompts_of_ids(1), tmp_path / "ref", ignore_eos=True)
+    assert server.prompts == []
+
+
 # Rows that end at the limit --------------------------------------------------------------------
 
 
