@@ -22,6 +22,8 @@ from draftlab.reference.completions import Finish, IdsFrom, Reason
 from draftlab.reference.encode import Tokenizer
 from draftlab.reference.replies import Reply
 
+_LOST = "\ufffd"
+"""What servers write for bytes that are no text. It survives encoding and decoding; they do not."""
 _ANOTHER_MODEL = "Does this server serve the model in --target? Nothing of this reply was kept."
 
 
@@ -33,8 +35,8 @@ class Answer(Record):
     finish: Finish
     ids_from: IdsFrom
     round_trip: bool
-    """Whether the text of these ids encodes to text that is the same again; true of a server's own
-    ids, which are not made from text."""
+    """Whether the text of these ids encodes to text that is the same again and has lost no byte
+    already; true of a server's own ids, which are not made from text."""
     flaw: Reason | None
     """What keeps it from being a reference row whatever the settings."""
 
@@ -100,7 +102,7 @@ def _from_text(
         completion_ids=ids,
         finish=reply.finish,
         ids_from="retokenised",
-        round_trip=tokenizer.decode(ids) == reply.text,
+        round_trip=_LOST not in reply.text and tokenizer.decode(ids) == reply.text,
         flaw=flaw,
     )
 

@@ -156,7 +156,8 @@ def rendered_length(number):
 
 
 def test_a_server_of_text_alone_gives_marked_rows_and_a_counted_round_trip(tmp_path):
-    texts = ["one two three", "x = 1\n", "cafe\u0301 au lait"]  # the last is not in NFC form
+    # Not in NFC form, and with a byte that the server could not show.
+    texts = ["one two three", "x = 1\n", "cafe\u0301 au lait", "caf\ufffd"]
 
     def say(body):
         number = int(body["messages"][0]["content"][-1])
@@ -164,15 +165,15 @@ def test_a_server_of_text_alone_gives_marked_rows_and_a_counted_round_trip(tmp_p
         return {"message": {"content": texts[number]}, "usage": usage}
 
     with servers.running(servers.strict_text(say)) as server:
-        made = collect(server, chats(3), tmp_path / "ref")
+        made = collect(server, chats(4), tmp_path / "ref")
     tokenizer = TokenizerFiles(TARGET)
 
-    assert [row.ids_from for row in made.completions] == ["retokenised"] * 3
+    assert [row.ids_from for row in made.completions] == ["retokenised"] * 4
     assert made.completions[0].completion_ids == tokenizer.encode(texts[0], special=False)
     assert made.record.job.made_by.ids_from == "retokenised"
     assert made.record.job.made_by.name == "OpenAI-compatible"
     collection = made.record.collection
-    assert (collection.num_retokenised, collection.num_not_round_trip) == (3, 1)
+    assert (collection.num_retokenised, collection.num_not_round_trip) == (4, 2)
 
 
 def test_rows_of_text_that_are_not_what_was_said_are_left_out_with_the_reason(tmp_path):
