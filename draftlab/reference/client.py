@@ -87,8 +87,16 @@ class Patience:
 class ServerClient:
     """One server, asked by many at a time."""
 
-    def __init__(self, address: Address, patience: Patience, api_key: str) -> None:
+    def __init__(
+        self,
+        address: Address,
+        patience: Patience,
+        api_key: str,
+        *,
+        most_reply_bytes: int | None = None,
+    ) -> None:
         self._patience = patience
+        self._most_reply_bytes = most_reply_bytes or MAX_REPLY_BYTES
         self._base = address.base
         self.num_retried = 0
         # Identity: a small compressed body could unfold to any size.
@@ -192,10 +200,10 @@ class ServerClient:
             body = bytearray()
             async for piece in response.aiter_raw():
                 body += piece
-                if len(body) > MAX_REPLY_BYTES:
+                if len(body) > self._most_reply_bytes:
+                    most = bytes_text(self._most_reply_bytes)
                     raise CompletionsError(
-                        f"{self._base}{request.path}: more than {bytes_text(MAX_REPLY_BYTES)} in "
-                        "one reply.",
+                        f"{self._base}{request.path}: more than {most} in one reply.",
                         mend="Is this an inference server?",
                     )
             return response.status_code, bytes(body), _seconds(response.headers.get("retry-after"))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from draftlab.base.errors import CompletionsError, DraftlabError, Unfinished, Unreachable
@@ -41,7 +41,7 @@ from draftlab.reference.completions import (
     finished,
     write_reference,
 )
-from draftlab.reference.inflight import in_flight
+from draftlab.reference.inflight import in_flight, require_no_event_loop
 from draftlab.reference.prompts import Prompt
 from draftlab.reference.servers import ServerFacts
 from draftlab.reference.talk import CollectSettings, Talk
@@ -75,7 +75,7 @@ def collect_reference(
             can be used, or `out` holds another reference.
     """
     address = Address.read(settings.url)
-    _require_no_event_loop()
+    require_no_event_loop("collect_reference")
     with asyncio.Runner() as runner:
         client = ServerClient(address, settings.patience, settings.api_key)
         try:
@@ -96,16 +96,6 @@ def collect_reference(
             return made
         finally:
             runner.run(client.close())
-
-
-def _require_no_event_loop() -> None:
-    """A notebook runs one in the thread that its cells run in."""
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        raise CompletionsError(
-            "collect_reference was called where an event loop runs (a notebook?).",
-            mend="Call it in a thread: await asyncio.to_thread(collect_reference, ...).",
-        )
 
 
 def _resume_digest(job: ReferenceJob) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import TypeVar
 
@@ -17,6 +18,20 @@ from draftlab.reference.replies import Refused
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def require_no_event_loop(called: str) -> None:
+    """Refuse to start a loop within a loop; a notebook runs one in the thread of its cells.
+
+    Raises:
+        DraftlabError: one runs here.
+    """
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise DraftlabError(
+            f"{called} was called where an event loop runs (a notebook?).",
+            mend=f"Call it in a thread: await asyncio.to_thread({called}, ...).",
+        )
 
 
 def in_flight(

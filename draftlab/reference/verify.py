@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TypeVar
 
 from draftlab.base.errors import DraftlabError
 from draftlab.base.progress import Track
@@ -20,6 +21,7 @@ from draftlab.reference.answers import Answer, first_difference
 from draftlab.reference.completions import Difference, Verification, When
 from draftlab.reference.inflight import in_flight
 
+T = TypeVar("T")
 Ask = Callable[[int], Awaitable[Answer]]
 """By the prompt's number."""
 
@@ -33,10 +35,10 @@ class Question:
     said: tuple[int, ...]
 
 
-def spread(questions: Sequence[Question], at_most: int) -> list[Question]:
-    """Some of the questions, spread evenly over all of them."""
-    count = min(at_most, len(questions))
-    return [questions[i * len(questions) // count] for i in range(count)]
+def spread(items: Sequence[T], at_most: int) -> list[T]:
+    """Some of the items, spread evenly over all of them."""
+    count = min(at_most, len(items))
+    return [items[i * len(items) // count] for i in range(count)]
 
 
 def verify(

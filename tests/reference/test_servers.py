@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 import servers
 
-from draftlab.base.errors import CompletionsError, GateNotMet, Unfinished, Unreachable
+from draftlab.base.errors import (
+    CompletionsError,
+    DraftlabError,
+    GateNotMet,
+    Unfinished,
+    Unreachable,
+)
 from draftlab.cli.main import code_of
 from draftlab.reference import client
 from draftlab.reference.collect import collect_reference
@@ -117,7 +123,7 @@ def test_nothing_beyond_the_end_of_text_counts(sglang, tmp_path):
 
 def test_a_call_inside_a_running_event_loop_says_what_to_do(sglang, tmp_path):
     async def cell():
-        with pytest.raises(CompletionsError, match="event loop") as error:
+        with pytest.raises(DraftlabError, match="event loop") as error:
             collect(sglang, prompts_of_ids(2), tmp_path / "ref")
         assert "to_thread" in error.value.mend
         return await asyncio.to_thread(collect, sglang, prompts_of_ids(2), tmp_path / "ref")
