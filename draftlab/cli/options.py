@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter, Token
+
+from draftlab.base.errors import DraftlabError
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -37,6 +40,17 @@ DtypeOption = Annotated[
 Threads = Annotated[
     int | None, Parameter(help="CPU threads; by default the free cores of this machine.")
 ]
+
+
+def key_from(variable: str) -> str:
+    """A server's key from the environment variable of this name; none where no name is given."""
+    key = os.environ.get(variable, "") if variable else ""
+    if variable and not key:
+        raise DraftlabError(
+            f"the environment variable {variable} is empty or not set.",
+            mend=f"export {variable}=...",
+        )
+    return key
 
 
 def say(line: str) -> None:

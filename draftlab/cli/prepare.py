@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -12,10 +12,21 @@ from draftlab.base.errors import StoreError
 from draftlab.base.progress import bar
 from draftlab.base.quantities import bytes_text
 from draftlab.cli.options import DeviceOption, DtypeOption, Numbers, TargetFolder, Threads, say
+from draftlab.cli.states import (
+    NO_STATE_FLAGS,
+    StateFlags,
+    capture_served,
+    refuse_flags_of_the_other,
+)
+
+if TYPE_CHECKING:
+    from draftlab.hidden.store import HiddenStore
 
 CAPTURE_EXAMPLE = (
     "Example: draftlab capture work/ref --target models/Qwen3-4B "
-    "--drafter models/Qwen3-4B-DFlash-b16 --out work/store"
+    "--drafter models/Qwen3-4B-DFlash-b16 --out work/store\n\n"
+    "Example: draftlab capture work/ref --target models/Qwen3-4B --layers 1,9,17,25,33 "
+    "--server http://localhost:30000 --out work/store"
 )
 
 
@@ -30,9 +41,15 @@ def capture(
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     threads: Threads = None,
+    server: str = "",
     json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    asking: StateFlags = NO_STATE_FLAGS,
 ) -> None:
     """Run the target once over each completion; keep the hidden states that drafters read.
+
+    With --server the states come from a server that was started to give them (SGLang's auxiliary
+    hidden states, vLLM's extract_hidden_states). A few rows are then captured here too, to know
+    for certain which layers they are of.
 
     Parameters
     ----------
@@ -45,6 +62,8 @@ def capture(
     stream
         Read the target layer by layer, each layer once, instead of loading it whole; by default
         where it does not fit into memory.
+    server
+        Address of a server that serves the target and gives hidden states.
     json_output
         Print the store's index as JSON.
     """
@@ -52,6 +71,14 @@ def capture(
 
     made = Reference.open(reference_folder)
     taps = _taps(drafter, layers)
+    if server or asking != NO_STATE_FLAGS:
+        refuse_flags_of_the_other(server, dtype, stream)
+        _show(
+            capture_served(made, target, taps, out, asking.settings(server), device, threads),
+            out,
+            json_output=json_output,
+        )
+        return
     from draftlab.hidden.capture import carry_out, plan_capture
     from draftlab.target.compute import Compute, operations_per_second
 
@@ -71,14 +98,18 @@ def capture(
         rate = None if plan.skeleton is None else operations_per_second(compute)
         for line in plan.estimate.lines(rate):
             say(f"capture: {line}")
-    store = carry_out(plan, track=bar)
+    _show(carry_out(plan, track=bar), out, json_output=json_output)
+
+
+def _show(store: HiddenStore, out: Path, *, json_output: bool) -> None:
     index = store.index
     if json_output:
         print(json.dumps({**json.loads(index.text()), "agreement": index.agreement}, indent=1))
         return
     size = sum(shard.num_bytes for shard in index.shards)
+    taps = _joined(index.conditions.target_layer_ids)
     print(
-        f"{len(index.sequences)} sequences, layers {_joined(taps)}, {bytes_text(size)} -> {out}\n"
+        f"{len(index.sequences)} sequences, layers {taps}, {bytes_text(size)} -> {out}\n"
         f"{index.agreement:.2%} of the {index.num_tokens:,} reference tokens equal the "
         "target's argmax"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from cyclopts import Group, Parameter
 
 from draftlab.base.errors import CompletionsError, GateNotMet
 from draftlab.base.progress import bar
-from draftlab.cli.options import DeviceOption, DtypeOption, Threads, say
+from draftlab.cli.options import DeviceOption, DtypeOption, Threads, key_from, say
 
 if TYPE_CHECKING:
     from draftlab.reference.completions import ReferenceRecord, Verification
@@ -121,7 +120,7 @@ def reference(
             model=asking.model,
             time_limit_seconds=asking.time_limit,
             retries=asking.retries,
-            api_key=_key(asking.api_key_env),
+            api_key=key_from(asking.api_key_env),
         )
         made = collect_reference(loaded, target, out, settings, track=bar, tell=_say_what_answers)
         record = made.record
@@ -176,18 +175,6 @@ def _refuse_flags_of_the_other(server: str, local: LocalFlags, asking: ServerFla
             "--api-key-env are for a server; --server was not given.",
             mend="Pass --server http://host:port, or leave them out.",
         )
-
-
-def _key(variable: str) -> str:
-    if not variable:
-        return ""
-    key = os.environ.get(variable, "")
-    if not key:
-        raise CompletionsError(
-            f"the environment variable {variable} is empty or not set.",
-            mend=f"export {variable}=...",
-        )
-    return key
 
 
 def _say_what_answers(facts: ServerFacts) -> None:

@@ -9,7 +9,8 @@ layer by layer (stream.py). Both ways write the same bytes.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,15 +77,8 @@ def plan_capture(
         TargetError: the target's files are not whole, or cannot be read layer by layer.
     """
     target = TargetIdentity.of(target_folder)
-    _require_same_target(reference, target)
-    conditions = _conditions(reference, target, target_layer_ids, compute)
-    job = CaptureJob(
-        conditions=conditions,
-        sequences_per_shard=SEQUENCES_PER_SHARD,
-        tokens_per_pass=TOKENS_PER_PASS,
-        head_rows_per_piece=head_rows_per_piece(conditions.hidden_size),
-        threads=compute.threads,
-    )
+    conditions = conditions_of(reference, target, target_layer_ids, compute)
+    job = job_of(conditions, compute)
     finished = journal.finished(out, job)
     job = journal.begun(out, job)
     completions = reference.completions
@@ -137,18 +131,28 @@ def carry_out(plan: CapturePlan, *, track: Track = silent) -> HiddenStore:
     receipts = journal.begin(plan.out, plan.job, plan.target_folder)
     groups = shard_groups(plan.reference.completions, plan.job.sequences_per_shard)
     pending = {n: group for n, group in enumerate(groups) if n not in receipts}
-    try:
+    with disk_may_fill(plan.out), torch.inference_mode():
         if pending:
-            with torch.inference_mode():
-                receipts.update(_capture_shards(plan, pending, track))
+            receipts.update(_capture_shards(plan, pending, track))
+    return journal.finish(plan.out, plan.job, [receipts[n] for n in range(len(groups))])
+
+
+@contextmanager
+def disk_may_fill(out: Path) -> Iterator[None]:
+    """A full disk is no fault of ours: say how to go on.
+
+    Raises:
+        Unfinished: the body has filled it.
+    """
+    try:
+        yield
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         raise Unfinished(
-            f"the disk of {plan.out} is full.",
+            f"the disk of {out} is full.",
             mend="Free some space and run the same command again; it continues where it stopped.",
         ) from error
-    return journal.finish(plan.out, plan.job, [receipts[n] for n in range(len(groups))])
 
 
 def _capture_shards(
@@ -164,9 +168,26 @@ def _capture_shards(
     return stream_shards(work, groups, track)
 
 
-def _conditions(
+def job_of(conditions: CaptureConditions, compute: Compute) -> CaptureJob:
+    """What is kept beside the shards."""
+    return CaptureJob(
+        conditions=conditions,
+        sequences_per_shard=SEQUENCES_PER_SHARD,
+        tokens_per_pass=TOKENS_PER_PASS,
+        head_rows_per_piece=head_rows_per_piece(conditions.hidden_size),
+        threads=compute.threads,
+    )
+
+
+def conditions_of(
     reference: Reference, target: TargetIdentity, target_layer_ids: Sequence[int], compute: Compute
 ) -> CaptureConditions:
+    """What the states of a capture are states of.
+
+    Raises:
+        StoreError: a layer is out of range, or the reference is of another target or number type.
+    """
+    _require_same_target(reference, target)
     depth = target.facts.num_layers
     absent = [i for i in target_layer_ids if not 0 <= i < depth]
     if absent or not target_layer_ids or list(target_layer_ids) != sorted(set(target_layer_ids)):

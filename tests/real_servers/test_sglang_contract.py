@@ -12,7 +12,9 @@ import sys
 import live
 import pytest
 import servers
+import state_servers
 
+from draftlab.hidden.export import export_request
 from draftlab.reference.prompts import Prompt
 from draftlab.reference.servers import Asking, request
 
@@ -58,6 +60,30 @@ def test_every_request_passes_the_servers_own_gate(contract, asking, length):
     assert read.sampling_params.ignore_eos is asking.ignore_eos
     assert (read.return_prompt_token_ids, read.stream) == (True, False)
     assert set(body) <= set(read.__struct_fields__), "the server passes over what it does not know"
+
+
+@pytest.mark.parametrize("length", [2, 40_000])
+def test_requests_for_hidden_states_pass_it_too(contract, length):
+    ids = tuple(range(length))
+    body = json.loads(json.dumps(export_request("sglang", "tiny", ids).body))
+    read = contract.GenerateRequest.from_json_value(body)
+
+    assert tuple(read.input_ids) == ids
+    assert (read.return_hidden_states, read.return_logprob) == (True, True)
+    assert (read.logprob_start_len, read.top_logprobs_num) == (0, 2)
+    assert read.sampling_params.max_new_tokens == 1
+    assert set(body) <= set(read.__struct_fields__)
+
+
+def test_the_simulated_states_are_such_as_the_contract_has_them(contract, small_pair):
+    model = state_servers.Model(small_pair.target, (1, 2))
+    server = state_servers.sglang(model, nested=False)
+    _, body = server.post("/generate", export_request("sglang", "tiny", (3, 4, 5)).body)
+    read = contract.GenerateResponse.from_json_value(json.loads(json.dumps(body)))
+
+    assert [len(row) for row in read.meta_info.hidden_states] == [128, 128, 128]
+    assert [entry.token_id for entry in read.meta_info.input_token_logprobs] == [3, 4, 5]
+    assert len(read.meta_info.input_top_logprobs) == 3
 
 
 @pytest.mark.parametrize(
