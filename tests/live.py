@@ -74,8 +74,8 @@ def serving(
     command: Sequence[str | Path], log: Path, *, port: int, **variables: str
 ) -> Iterator[LiveServer]:
     """Run a server until the body ends; the body begins when it says that it is healthy."""
-    environment = {**os.environ, **OFFLINE, "OMP_NUM_THREADS": "1", **variables}
-    environment.pop("PYTHONPATH", None)
+    mine = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {**mine, **OFFLINE, "OMP_NUM_THREADS": "1", **variables}
     with log.open("ab") as file:
         process = subprocess.Popen(
             [str(part) for part in command],

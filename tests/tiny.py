@@ -7,6 +7,7 @@ on it proves nothing. Imports nothing of draftlab.
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,6 +194,29 @@ def write_target(folder: Path, architecture: Architecture, *, tied: bool, seed: 
         model.save_pretrained(folder)
     if architecture == "qwen3_5":
         add_mtp_tensors(folder, seed)
+    return folder
+
+
+def write_wordy_target(folder: Path, tokenizer: Path, *, seed: int = 5) -> Path:
+    """Save a random Qwen3 whose vocabulary is that of a real tokenizer, with the tokenizer's files.
+
+    For programs that do without token ids, or want a tokenizer in any case.
+    """
+    end = json.loads((tokenizer / "config.json").read_text())["text_config"]
+    config = transformers.Qwen3Config(
+        **{**SHAPE, "vocab_size": end["vocab_size"]},
+        num_hidden_layers=NUM_LAYERS["qwen3"],
+        head_dim=32,
+        eos_token_id=end["eos_token_id"],
+        tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+    )
+    with quiet():
+        model = transformers.Qwen3ForCausalLM(config)
+        make_lively(model, "qwen3", seed)
+        model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(tokenizer / name, folder / name)
     return folder
 
 

@@ -5,7 +5,6 @@ The oracle is transformers' own forward, one token after the other: nothing of d
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import live
 import pytest
 import tiny
 import torch
-import transformers
 
 from draftlab.cli.main import code_of
 from draftlab.reference.completions import Completion, Reference
@@ -102,23 +100,13 @@ def bundled(tmp_path_factory):
 def plain(tmp_path_factory):
     """A plain Qwen3 with lively random weights; GGUF wants a tokenizer, so it gets the demo's."""
     root = tmp_path_factory.mktemp("plain")
-    config = transformers.Qwen3Config(
-        **{**tiny.SHAPE, "vocab_size": 2048}, num_hidden_layers=4, head_dim=16,
-        tie_word_embeddings=False, eos_token_id=2044,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-    )  # fmt: skip
-    with tiny.quiet():
-        model = transformers.Qwen3ForCausalLM(config)
-        tiny.make_lively(model, "qwen3", seed=5)
-        model.save_pretrained(root / "target")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(PAIR / "target" / name, root / "target" / name)
+    target = tiny.write_wordy_target(root / "target", PAIR / "target")
     prompts = root / "prompts.jsonl"
     prompts.write_text(
         "".join(json.dumps({"input_ids": ids}) + "\n" for ids in tiny.random_prompts(16))
     )
-    gguf = convert(root / "target", root / "target.gguf")
-    return Served(root / "target", gguf, None, prompts, 16, 24)
+    gguf = convert(target, root / "target.gguf")
+    return Served(target, gguf, None, prompts, 16, 24)
 
 
 def require_greedy(served: Served, rows: tuple[Completion, ...]) -> None:

@@ -44,18 +44,7 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def babbling(tmp_path_factory):
     """Random weights over the demo's tokenizer: bytes that are no text."""
-    folder = tmp_path_factory.mktemp("babbling") / "target"
-    config = transformers.Qwen3Config(
-        **{**tiny.SHAPE, "vocab_size": 2048}, num_hidden_layers=4, head_dim=16, eos_token_id=2044,
-        tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-    )  # fmt: skip
-    with tiny.quiet():
-        model = transformers.Qwen3ForCausalLM(config)
-        tiny.make_lively(model, "qwen3", seed=5)
-        model.save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(PAIR / "target" / name, folder / name)
-    return folder
+    return tiny.write_wordy_target(tmp_path_factory.mktemp("babbling") / "target", PAIR / "target")
 
 
 def said_alone(folder, rows):
