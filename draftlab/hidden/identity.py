@@ -24,10 +24,11 @@ from torch import Tensor
 from draftlab.base.errors import StoreError
 from draftlab.base.records import Record
 
-TOLERANCE = {"float32": 5e-3, "bfloat16": 0.1}
-"""By the number type of the states. bfloat16 rounds to 1/256 in every layer and every kernel in
-its own order, which adds up to some percent over a deep target; neighbouring layers differ by tens
-of percent. In float32 a GPU may multiply in TF32."""
+TOLERANCE = {"float32": 5e-3, "bfloat16": 0.2}
+"""By the number type of the states. bfloat16 rounds to 1/256 in every layer, and every kernel in
+its own order: on a small random target with sharp attention, 0.06 for nearly all positions and
+0.02 for the typical one, where the next layer is 0.5 away and another row more than 1. In float32
+a GPU may multiply in TF32."""
 CLEARLY = 2.0
 """How much farther every other layer must be."""
 NEARLY_ALL = 0.95

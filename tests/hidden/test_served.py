@@ -86,26 +86,28 @@ def test_true_states_of_vllm_come_from_files_that_are_waited_for_and_removed(
     assert len(list(files.glob("*.safetensors"))) == 2 + 3  # two rows are asked for twice
 
 
-def test_bfloat16_states_are_kept_as_such_and_recognised(small_pair, tmp_path):
-    rough = state_servers.Model(small_pair.target, LAYERS, torch.bfloat16)
+@pytest.mark.parametrize("computed_in", [torch.bfloat16, torch.float32], ids=str)
+def test_bfloat16_states_are_kept_as_such_and_recognised(small_pair, tmp_path, computed_in):
+    """Also those of other kernels: here, ones that round nowhere but at the end."""
+    model = state_servers.Model(small_pair.target, LAYERS, computed_in)
+    model.bend = lambda ids, states: states.bfloat16()
     reference = Reference.open(small_pair.reference)
     job = reference.record.job
     made_by = job.made_by.model_copy(update={"dtype": "bfloat16"})
-    record = reference.record.model_copy(
-        update={"job": job.model_copy(update={"made_by": made_by})}
-    )
-    plan = ServedPlan(
-        Reference(reference.folder, record, reference.completions),
-        small_pair.target, LAYERS, tmp_path / "store", FP32,
-    )  # fmt: skip
-    with servers.running(state_servers.sglang(rough)) as server:
+    job = job.model_copy(update={"made_by": made_by})
+    record = reference.record.model_copy(update={"job": job})
+    reference = Reference(reference.folder, record, reference.completions)
+    plan = ServedPlan(reference, small_pair.target, LAYERS, tmp_path / "store", FP32)
+    with servers.running(state_servers.sglang(model)) as server:
         store = capture_from_server(plan, ServedSettings(url=server.url))
 
     assert store.index.conditions.dtype == "bfloat16"
-    with torch.inference_mode():
-        row = reference.completions[1]
-        exact, _ = rough(list(row.prompt_ids + row.completion_ids))
+    row = reference.completions[1]
+    exact, _ = model(list(row.prompt_ids + row.completion_ids))
     assert torch.equal(store.read(1).taps_SC, exact.flatten(1)[:-1])
+    for check in ServedRecord.load(tmp_path / "store/served.json").runs[0].checks:
+        assert 0 < check.nearly_all < 0.1, "rounding differs, the layers do not"
+        assert check.typical_of_next_best > 10 * check.typical
 
 
 def test_what_was_compared_is_recorded(model, small_pair, tmp_path):
