@@ -188,7 +188,7 @@ def test_a_client_that_is_killed_asks_for_nothing_twice(plain, tmp_path):
         os.kill(client.pid, signal.SIGKILL)
         client.wait()
         kept = lines(cut / "partial.jsonl")[1:]
-        time.sleep(0.3)  # for the request that was in flight
+        wait_until_idle(server)
         before = counter(server, "prompt_tokens_total")
         assert code_of(plain.asked(server.url, cut, *asking)) == 0
         asked = counter(server, "prompt_tokens_total") - before
@@ -249,6 +249,14 @@ def counter(server: live.LiveServer, name: str) -> int:
         if line.startswith(f"llamacpp:{name} "):
             return int(float(line.split()[1]))
     return 0
+
+
+def wait_until_idle(server: live.LiveServer) -> None:
+    """Until what a client has left in flight is over, so that nothing more is counted for it."""
+    deadline = time.monotonic() + 30
+    while counter(server, "requests_processing") or counter(server, "requests_deferred"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def lines(path: Path) -> list[dict]:
