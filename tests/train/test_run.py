@@ -11,6 +11,7 @@ import time
 import pipeline
 import pytest
 import tiny
+import training
 
 from draftlab.base.errors import DrafterError, DraftlabError, StoreError
 from draftlab.hidden.store import HiddenStore
@@ -22,39 +23,9 @@ from draftlab.train.plan import plan_training
 from draftlab.train.recipe import read_recipe
 from draftlab.train.record import LOG_NAME, RUN_NAME, RunRecord
 
-TAPS = (1, 2)
-
-
-@pytest.fixture(scope="module")
-def stores(small_pair, tmp_path_factory):
-    """A training and a held-out store of the small target; other prompts, other lengths."""
-    root = tmp_path_factory.mktemp("stores")
-    config = tiny.drafter_config(tiny.DrafterShape.of("qwen3"))
-    drafter = tiny.write_drafter(root / "drafter", tiny.random_drafter(config), config)
-    made = {}
-    for name, seed, count, tokens in (("train", 1, 7, 14), ("heldout", 2, 3, 20)):
-        prompts = tiny.random_prompts(count, seed=seed)
-        pipeline.run_pipeline(root / name, small_pair.target, drafter, prompts, tokens)
-        made[name] = root / name / "store"
-    return made
-
 
 def config_of(stores, *changes, heldout=True):
-    held = [f"data.heldout={stores['heldout']}"] if heldout else []
-    return read_recipe(
-        None,
-        [
-            f"data.store={stores['train']}",
-            *held,
-            f"drafter.mask_token_id={tiny.MASK_TOKEN_ID}",
-            "drafter.num_layers=2",
-            "drafter.block_size=6",
-            "engine.threads=1",
-            "schedule.steps=20",
-            "batch.completions=3",
-            *changes,
-        ],
-    )
+    return read_recipe(None, training.settings(stores, *changes, heldout=heldout))
 
 
 def files_of(run):
