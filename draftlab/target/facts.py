@@ -63,11 +63,15 @@ class TargetFacts(Record):
     ties_embeddings: bool
     """Whether the config says that the head is the embedding matrix."""
     eos_token_ids: tuple[int, ...]
+    """Tokens that end a text: those of config.json, then those that generation_config.json adds."""
     pad_token_id: int | None
 
     @classmethod
     def from_folder(cls, folder: Path) -> Self:
-        """Read `folder/config.json`.
+        """Read `folder/config.json`, and what ends a text from generation_config.json too.
+
+        Chat models may name only `<|endoftext|>` in the first (Qwen3.5) and `<|im_end|>`, which
+        their answers end with, in the second.
 
         Raises:
             TargetError: no folder, no config, or a needed fact is missing.
@@ -78,7 +82,11 @@ class TargetFacts(Record):
             raise TargetError(
                 f"{folder} has no config.json.", mend="Point --target at a whole model folder."
             )
-        return cls.from_config(read_json(folder / "config.json"))
+        facts = cls.from_config(read_json(folder / "config.json"))
+        generation = folder / "generation_config.json"
+        added = _ids(read_json(generation).get("eos_token_id")) if generation.is_file() else ()
+        ends = tuple(dict.fromkeys([*facts.eos_token_ids, *added]))
+        return facts.model_copy(update={"eos_token_ids": ends})
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:

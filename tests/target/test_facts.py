@@ -1,5 +1,7 @@
 """Facts of a target from its config.json: flat, nested, multimodal; never None, never guessed."""
 
+import json
+
 import pytest
 from configs import FLAT, QWEN36, QWEN36_TEXT
 
@@ -49,6 +51,23 @@ def test_a_flat_config_gives_its_facts():
     assert facts.eos_token_ids == (151645, 151643)
     assert facts.ties_embeddings
     assert facts.sliding_window is None
+
+
+@pytest.mark.parametrize(
+    ("generation", "ends"),
+    [
+        (None, (248044,)),
+        ({"eos_token_id": [248046, 248044]}, (248044, 248046)),
+        ({"eos_token_id": 248046}, (248044, 248046)),
+        ({"temperature": 0.6}, (248044,)),
+    ],
+)
+def test_what_ends_a_text_stands_in_either_config(tmp_path, generation, ends):
+    """Qwen3.5's config.json names <|endoftext|>; its answers end with <|im_end|>."""
+    (tmp_path / "config.json").write_text(json.dumps(QWEN36))
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    assert TargetFacts.from_folder(tmp_path).eos_token_ids == ends
 
 
 def test_a_pattern_of_sliding_layers_is_spelled_out():
