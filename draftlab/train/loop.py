@@ -28,7 +28,7 @@ from draftlab.base.records import Provenance, write_atomic
 from draftlab.drafter.checkpoint import load_drafter
 from draftlab.drafter.ends import TargetEnds, load_ends, open_target
 from draftlab.drafter.model import Drafter
-from draftlab.target.compute import Compute, operations_per_second
+from draftlab.target.compute import Compute, best_operations_per_second
 from draftlab.train.blocks import anchors_of, draw_seed, fixed_anchors
 from draftlab.train.checkpoints import (
     BestTau,
@@ -138,7 +138,7 @@ class Run:
         self._heldout = self._held_out(device) if self._processes.leads else None
         self._at = _Progress()
         self._reference_tau: float | None = None
-        self._rate = operations_per_second(self._compute)
+        self._rate = best_operations_per_second(self._compute)
         if checkpoint is not None:
             checkpoint.restore(self._drafter, self._optimizer)
             record = checkpoint.record
@@ -238,6 +238,9 @@ class Run:
             blocks=int(blocks),
             labelled=int(labelled),
         )
+        share = operations / seconds / self._rate / self._processes.size
+        # Above 1, the rate was measured beside other work: then it tells nothing.
+        known = {"share_of_matrix_rate": share} if share <= 1 else {}
         return {
             "step": self._at.step,
             "epoch": self._order.epoch_after(self._at.step),
@@ -246,8 +249,8 @@ class Run:
             "labelled": labelled,
             "seconds": seconds,
             "labelled_per_second": labelled / seconds,
-            "share_of_matrix_rate": operations / seconds / self._rate / self._processes.size,
             "peak_memory_bytes": float(_peak_memory(self._compute)),
+            **known,
         }
 
     def _replays(self) -> bool:
