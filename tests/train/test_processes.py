@@ -87,7 +87,7 @@ def test_another_number_of_processes_goes_on_with_the_same_data(stores, tmp_path
         time.sleep(0.01)
     for process in both:
         process.kill()
-        process.wait()
+        process.communicate()
     run_processes(1, out, changes)
     whole, parts = losses(tmp_path / "whole"), losses(out)
     assert [e["step"] for e in parts] == list(range(1, 11))
