@@ -30,7 +30,6 @@ VARIANTS = {
     "fixed anchors": ("batch.anchor_rule=fixed",),
     "no decay": ("loss.weighting=uniform",),
     "D-PACE": ("loss.weighting=dpace",),
-    "1 tap": ("drafter.target_layer_ids=[{middle}]",),
     "1 layer": ("drafter.num_layers=1",),
     "AdamW": ("optimizer.name=adamw", "optimizer.learning_rate=0.003"),
 }
@@ -46,7 +45,6 @@ def main() -> None:
     compute = Compute.choose("cpu", "float32", threads=arguments.threads)
     compute.apply()
     stores = {name: arguments.work / name / "store" for name in ("train", "heldout")}
-    layers = HiddenStore.open(stores["train"]).index.conditions.target_layer_ids
     own = [
         f"data.store={stores['train']}",
         f"data.heldout={stores['heldout']}",
@@ -62,8 +60,7 @@ def main() -> None:
     paths = []
     for name, changes in VARIANTS.items():
         folder = arguments.work / f"ablation-{arguments.steps}" / name.replace(" ", "-")
-        filled = [change.format(middle=layers[len(layers) // 2]) for change in changes]
-        made = train(read_recipe(RECIPE, [*own, *filled]), folder, track=bar)
+        made = train(read_recipe(RECIPE, [*own, *changes]), folder, track=bar)
         paths.append(folder / "evaluation.json")
         write_run(evaluate(heldout, made.drafter, TARGET, compute, track=bar), paths[-1])
     base, *others = open_runs(paths)
