@@ -112,7 +112,8 @@ def test_the_core_install_asks_for_none_of_the_heavy_packages():
 
 
 def test_the_extras_that_messages_and_make_name_exist():
-    assert set(metadata("draftlab").get_all("Provides-Extra")) == {"torch", "server", "dev"}
+    extras = set(metadata("draftlab").get_all("Provides-Extra"))
+    assert extras == {"torch", "server", "recipes", "dev"}
 
 
 def test_the_licence_is_apache_2():

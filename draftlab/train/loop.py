@@ -161,7 +161,9 @@ class Run:
                 log.append(entry)
             if self._saves():
                 self._save(entry.get("heldout_tau"))
-        return self._finish(log)
+        made = self._finish(log)
+        self._processes.part()
+        return made
 
     def _steps(self) -> Iterator[dict[str, float]]:
         while not self._done:

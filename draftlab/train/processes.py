@@ -69,6 +69,12 @@ class Processes:
         if self.size > 1:
             distributed.barrier()
 
+    def part(self) -> None:
+        """Leave together: a process that ends while others still talk to it takes them down."""
+        if self.size > 1:
+            distributed.barrier()
+            distributed.destroy_process_group()
+
     def tell(self, value: float) -> float:
         """What the leading process says."""
         if self.size == 1:
