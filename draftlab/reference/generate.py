@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import GenerationConfig
-
 from draftlab.base.errors import CompletionsError
 from draftlab.base.progress import Track, silent
 from draftlab.base.records import Provenance, sha256_json
@@ -32,6 +29,7 @@ from draftlab.reference.completions import (
     write_reference,
 )
 from draftlab.reference.encode import PromptEncoder
+from draftlab.reference.leaving import decode_together
 from draftlab.reference.prompts import Prompt, prompts_digest
 from draftlab.target.compute import Compute
 from draftlab.target.loading import LoadedTarget, load_target, load_tokenizer
@@ -105,11 +103,12 @@ def generate_reference(
         return done
     partial = PartialRows(out, sha256_json(job.model_dump(mode="json")), Completion)
     rows = {row.id: row for row in partial.start()}
+    stops = () if settings.ignore_eos else target.facts.eos_token_ids
     batches = _batches(encoded, settings.batch_size)
     for batch in track(batches, total=len(batches), what="reference", unit="batches"):
         if all(prompts[i].key in rows for i in batch):
             continue
-        texts = _complete(target, [encoded[i] for i in batch], settings)
+        texts = decode_together(target, [encoded[i] for i in batch], settings.max_new_tokens, stops)
         fresh = [
             _row(prompts[i], encoded[i], ids, target) for i, ids in zip(batch, texts, strict=True)
         ]
@@ -149,38 +148,6 @@ def _batches(encoded: Sequence[tuple[int, ...]], size: int) -> list[list[int]]:
     """Prompt numbers in batches of like length, longest first (the memory peak comes at once)."""
     order = sorted(range(len(encoded)), key=lambda i: (-len(encoded[i]), i))
     return [order[start : start + size] for start in range(0, len(order), size)]
-
-
-@torch.inference_mode()
-def _complete(
-    target: LoadedTarget, batch: Sequence[tuple[int, ...]], settings: GreedySettings
-) -> list[tuple[int, ...]]:
-    """Greedy completions of prompts decoded together."""
-    device = target.model.device
-    width = max(map(len, batch))
-    pad = target.facts.pad_token_id or 0
-    ids_RT = torch.tensor([[pad] * (width - len(row)) + list(row) for row in batch], device=device)
-    mask_RT = torch.tensor(
-        [[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device
-    )
-    stops = [] if settings.ignore_eos else list(target.facts.eos_token_ids)
-    untyped: Any = GenerationConfig
-    config = untyped(
-        do_sample=False,
-        max_new_tokens=settings.max_new_tokens,
-        eos_token_id=stops or None,
-        pad_token_id=pad,
-    )
-    out = target.model.generate(input_ids=ids_RT, attention_mask=mask_RT, generation_config=config)
-    return [_cut_after_stop(row[width:].tolist(), stops) for row in out]
-
-
-def _cut_after_stop(ids: list[int], stops: Sequence[int]) -> tuple[int, ...]:
-    """The tokens up to and with the first stop token."""
-    for index, token in enumerate(ids):
-        if token in stops:
-            return tuple(ids[: index + 1])
-    return tuple(ids)
 
 
 def _row(
