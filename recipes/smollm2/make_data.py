@@ -6,7 +6,7 @@ texts it is judged on. Safe to stop and run again.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 from draftlab.base.progress import bar
@@ -15,9 +15,9 @@ from draftlab.reference.generate import GreedySettings, generate_reference
 from draftlab.reference.prompts import Prompt
 from draftlab.target.compute import Compute
 from recipes.real_models import SMOLLM2
-from recipes.smollm2.prompts import held_out_prompts, training_prompts
+from recipes.smollm2.prompts import SIZES, held_out_prompts, training_prompts
+from recipes.smollm2.quality import describe
 
-TASKS_PER_FAMILY = 30
 MAX_NEW_TOKENS = 160
 LAYERS = (1, 8, 14, 20, 27)
 """z-lab's rule for five taps of 30 layers: round(1 + i * (30 - 4) / 4)."""
@@ -33,11 +33,13 @@ def make(name: str, prompts: tuple[Prompt, ...], out: Path) -> None:
         prompts, target, out / f"{name}-reference", settings, compute, track=bar
     )
     store = capture(made, target, LAYERS, out / f"{name}-store", compute, track=bar)
-    agreement = store.index.agreement
-    print(f"{name}: {len(store)} completions, {store.index.num_tokens:,} tokens, {agreement:.2%}")
+    print(f"{name}\n{describe(store)}", flush=True)
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "smollm2-work")
-    make("heldout", held_out_prompts(), folder)
-    make("train", training_prompts(TASKS_PER_FAMILY), folder)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, nargs="?", default=Path("smollm2-work"))
+    parser.add_argument("--size", choices=SIZES, default="small", help="of the training set")
+    arguments = parser.parse_args()
+    make("heldout", held_out_prompts(), arguments.out)
+    make("train", training_prompts(SIZES[arguments.size]), arguments.out)

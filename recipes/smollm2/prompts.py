@@ -1,8 +1,9 @@
 """Seeded prompts: tasks of the `reasoning-gym` package, and instructions put together here.
 
-Train and held-out prompts are disjoint: other seeds, no content twice, and four task families and
-four kinds of instruction are held out whole, so that part of the held-out set is of kinds that were
-never trained on (domain `unseen`).
+Train and held-out prompts are disjoint: other seeds, other topics, no content twice, and four task
+families and four kinds of instruction are held out whole, so that part of the held-out set is of
+kinds that were never trained on (domain `unseen`). The held-out set is the same whatever is
+trained on; a larger training set takes in the smaller one.
 """
 
 from __future__ import annotations
@@ -10,10 +11,23 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import reasoning_gym
 
 from draftlab.reference.prompts import Message, Prompt
+from recipes.smollm2.subjects import (
+    CODE_INSTRUCTIONS,
+    CODE_TASKS,
+    INSTRUCTIONS,
+    MORE_CODE_INSTRUCTIONS,
+    MORE_CODE_TASKS,
+    MORE_INSTRUCTIONS,
+    MORE_TOPICS,
+    TOPICS,
+    UNSEEN_CODE_INSTRUCTIONS,
+    UNSEEN_INSTRUCTIONS,
+)
 
 FAMILIES = tuple(
     "aiw basic_arithmetic calendar_arithmetic chain_sum coin_flip family_relationships "
@@ -23,129 +37,48 @@ FAMILIES = tuple(
 )
 UNSEEN_FAMILIES = ("products", "time_intervals", "number_sequence", "complex_arithmetic")
 
-TOPICS = tuple(
-    """
-a rainy day in the city
-growing tomatoes on a balcony
-how bicycles stay upright
-the water cycle
-learning to play the piano
-keeping a small budget
-the history of bread
-why leaves change colour
-training for a first long run
-a lost dog that finds its way home
-volcanoes
-how vaccines work
-a lighthouse keeper
-repairing an old chair
-the moon and the tides
-writing a good e-mail
-a market in the morning
-solar panels on a roof
-the life of bees
-moving to another country
-a chess club at school
-how a refrigerator works
-a train journey at night
-making friends at work
-recycling at home
-the invention of printing
-a garden in winter
-sleeping better
-the night sky
-baking a cake for a friend
-why the sea is salty
-a museum visit
-public libraries
-how earthquakes happen
-a power cut in the evening
-learning a new language
-cooking rice
-the first day of school
-a walk in the forest
-electric cars
-rivers and bridges
-a letter to a grandmother
-how rainbows form
-choosing a laptop
-the migration of birds
-a storm at sea
-working from home
-the planets of the solar system
-a football match
-healthy breakfasts
-an old photograph
-coral reefs
-the sound of music
-how clocks measure time
-a visit to the dentist
-planting trees
-""".split("\n")[1:-1]
-)
-INSTRUCTIONS = (
-    "Write a short paragraph about {}.",
-    "Explain {} to a ten-year-old.",
-    "Give me five tips about {}.",
-    "Write a short story about {}.",
-    "What are the advantages and disadvantages of {}?",
-    "Write three questions and answers about {}.",
-    "Summarise what most people should know about {}.",
-    "Write a polite e-mail to a colleague about {}.",
-)
-UNSEEN_INSTRUCTIONS = (
-    "Write a dialogue between two friends about {}.",
-    "Make a shopping list that has to do with {}.",
-)
-CODE_TASKS = tuple(
-    """
-reverses a string
-counts the vowels of a text
-returns the n-th Fibonacci number
-checks whether a number is prime
-finds the largest number of a list
-removes duplicates from a list
-sums the digits of a number
-merges two sorted lists
-converts Celsius to Fahrenheit
-counts the words of a sentence
-checks whether a word is a palindrome
-computes a factorial
-returns the median of a list
-flattens a nested list
-finds the common elements of two lists
-capitalises each word
-computes the greatest common divisor
-rotates a list by k places
-counts how often each letter occurs
-sorts a dictionary by value
-""".split("\n")[1:-1]
-)
-CODE_INSTRUCTIONS = (
-    "Write a Python function that {}.",
-    "Write a JavaScript function that {}.",
-    "Explain step by step how to write a function that {}.",
-)
-UNSEEN_CODE_INSTRUCTIONS = (
-    "Write a C function that {}.",
-    "Write unit tests for a function that {}.",
-)
-
 HELD_OUT_TOPICS = TOPICS[::7]
 HELD_OUT_CODE_TASKS = CODE_TASKS[::5]
 
 
-def training_prompts(per_family: int) -> tuple[Prompt, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSet:
+    """How much to train on; seeds and shuffling are the same for each."""
+
+    tasks_per_family: int
+    topics: tuple[str, ...]
+    instructions: tuple[str, ...]
+    code_tasks: tuple[str, ...]
+    code_instructions: tuple[str, ...]
+
+
+SMALL = TrainingSet(
+    tasks_per_family=30,
+    topics=tuple(t for t in TOPICS if t not in HELD_OUT_TOPICS),
+    instructions=INSTRUCTIONS,
+    code_tasks=tuple(t for t in CODE_TASKS if t not in HELD_OUT_CODE_TASKS),
+    code_instructions=CODE_INSTRUCTIONS,
+)
+LARGE = TrainingSet(
+    tasks_per_family=60,
+    topics=SMALL.topics + MORE_TOPICS,
+    instructions=INSTRUCTIONS + MORE_INSTRUCTIONS,
+    code_tasks=SMALL.code_tasks + MORE_CODE_TASKS,
+    code_instructions=CODE_INSTRUCTIONS + MORE_CODE_INSTRUCTIONS,
+)
+SIZES = {"small": SMALL, "large": LARGE}
+
+
+def training_prompts(wanted: TrainingSet) -> tuple[Prompt, ...]:
     """So many tasks of each family, and every training instruction; shuffled by a fixed seed."""
-    topics = [t for t in TOPICS if t not in HELD_OUT_TOPICS]
-    code = [t for t in CODE_TASKS if t not in HELD_OUT_CODE_TASKS]
     prompts = [
-        *_tasks(FAMILIES, per_family, seed=1, domain="reasoning"),
-        *_filled(INSTRUCTIONS, topics, "instructions"),
-        *_filled(CODE_INSTRUCTIONS, code, "code"),
+        *_tasks(FAMILIES, wanted.tasks_per_family, seed=1, domain="reasoning"),
+        *_filled(wanted.instructions, wanted.topics, "instructions"),
+        *_filled(wanted.code_instructions, wanted.code_tasks, "code"),
     ]
     random.Random(1).shuffle(prompts)
-    return _distinct(prompts)
+    held_out = {prompt.content_digest for prompt in held_out_prompts()}
+    return _distinct([p for p in prompts if p.content_digest not in held_out])
 
 
 def held_out_prompts() -> tuple[Prompt, ...]:
@@ -160,11 +93,8 @@ def held_out_prompts() -> tuple[Prompt, ...]:
             list(_filled(UNSEEN_CODE_INSTRUCTIONS, HELD_OUT_CODE_TASKS, "unseen")), 4
         ),
     ]
-    trained = {p.content_digest for p in training_prompts(1)}
     tasks = _tasks(FAMILIES, 1, seed=1_000_003, domain="reasoning")
-    return _distinct(
-        [p for p in [*tasks, *seen, *coded, *unseen] if p.content_digest not in trained]
-    )
+    return _distinct([*tasks, *seen, *coded, *unseen])
 
 
 def _tasks(families: tuple[str, ...], count: int, *, seed: int, domain: str) -> Iterator[Prompt]:
@@ -174,9 +104,7 @@ def _tasks(families: tuple[str, ...], count: int, *, seed: int, domain: str) -> 
             yield _chat(made[number]["question"], domain)
 
 
-def _filled(
-    patterns: tuple[str, ...], subjects: tuple[str, ...] | list[str], domain: str
-) -> Iterator[Prompt]:
+def _filled(patterns: tuple[str, ...], subjects: tuple[str, ...], domain: str) -> Iterator[Prompt]:
     for pattern, subject in itertools.product(patterns, subjects):
         yield _chat(pattern.format(subject), domain)
 
