@@ -225,7 +225,7 @@ def _require_same_dtype(made_by: LocalTarget | Server, compute: Compute) -> None
     if isinstance(made_by, LocalTarget) and made_by.dtype != compute.dtype:
         raise StoreError(
             f"the reference was decoded in {made_by.dtype}, this capture would run in "
-            f"{compute.dtype}; their texts part within some twenty tokens.",
+            f"{compute.dtype}; at near ties the two choose other tokens.",
             mend=f"Pass --dtype {made_by.dtype}, or make the reference again.",
         )
 
