@@ -40,6 +40,7 @@ from draftlab.reference.completions import (
     write_reference,
 )
 from draftlab.target.compute import Compute
+from draftlab.target.decoding import GREEDY
 from draftlab.target.loading import TargetIdentity
 
 VOCAB = 4096
@@ -75,7 +76,7 @@ def make_reference(folder: Path, target: Path, arguments: argparse.Namespace) ->
             fingerprint=known.fingerprint, architecture=known.facts.architecture, device="cpu",
             dtype="float32", batch_size=1,
         ),
-        max_new_tokens=arguments.tokens, ignore_eos=True, temperature=0.0, thinking="template",
+        max_new_tokens=arguments.tokens, ignore_eos=True, decoding=GREEDY, thinking="template",
         template_digest="", keep_cut_off=True,
     )  # fmt: skip
     draw = random.Random(0)

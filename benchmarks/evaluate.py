@@ -27,7 +27,7 @@ import transformers
 from draftlab.drafter.config import DrafterConfig
 from draftlab.hidden.capture import capture
 from draftlab.hidden.store import HiddenStore
-from draftlab.reference.generate import GreedySettings, generate_reference
+from draftlab.reference.generate import DecodeSettings, generate_reference
 from draftlab.reference.prompts import Prompt
 from draftlab.replay.evaluate import DEFAULT_BUDGETS, evaluate
 from draftlab.target.compute import Compute
@@ -120,7 +120,7 @@ def compare(root: Path, arguments: argparse.Namespace) -> None:
     compute.apply()
     make_target(root / "target")
     prompts = prompts_of(arguments.prompts)
-    settings = GreedySettings(max_new_tokens=arguments.tokens, ignore_eos=True)
+    settings = DecodeSettings(max_new_tokens=arguments.tokens, ignore_eos=True)
     reference_s, reference = timed(
         lambda: generate_reference(prompts, root / "target", root / "ref", settings, compute)
     )

@@ -479,6 +479,32 @@ def naive_tree(
     return Decoded(tuple(tokens[len(prompt_ids) : end]), tuple(rounds))
 
 
+# ---- what a sampled token is drawn from ----------------------------------------------------------
+
+
+def plain_distribution(
+    logits: Sequence[float], temperature: float, top_k: int, top_p: float
+) -> list[float]:
+    """Probabilities of one row after temperature, top-k and top-p, token by token in float64."""
+    scaled = [float(x) / temperature for x in logits]
+    kept = set(range(len(scaled)))
+    if top_k:
+        kth = sorted(scaled, reverse=True)[min(top_k, len(scaled)) - 1]
+        kept = {i for i in kept if scaled[i] >= kth}
+    largest = max(scaled)
+    weight = {i: math.exp(scaled[i] - largest) for i in kept}
+    if top_p < 1:
+        total = sum(weight.values())
+        kept, mass = set(), 0.0
+        for i in sorted(weight, key=lambda i: (-scaled[i], i)):
+            kept.add(i)
+            mass += weight[i] / total
+            if mass >= top_p:
+                break
+    total = sum(weight[i] for i in kept)
+    return [weight[i] / total if i in kept else 0.0 for i in range(len(scaled))]
+
+
 # ---- a drafter that accepts ----------------------------------------------------------------------
 
 

@@ -20,10 +20,11 @@ from draftlab.reference.completions import (
     ReferenceJob,
     write_reference,
 )
-from draftlab.reference.generate import GreedySettings, generate_reference
+from draftlab.reference.generate import DecodeSettings, generate_reference
 from draftlab.reference.prompts import Prompt
 from draftlab.replay.evaluate import Evaluation, evaluate
 from draftlab.target.compute import Compute
+from draftlab.target.decoding import GREEDY
 from draftlab.target.loading import TargetIdentity
 
 FP32 = Compute(device="cpu", dtype="float32", threads=1)
@@ -54,7 +55,7 @@ def run_pipeline(
     folder: Path, target: Path, drafter: Path, prompts: Sequence[Sequence[int]], tokens: int
 ) -> Pipeline:
     """Reference and capture for `prompts`, `tokens` tokens each, end-of-text ignored."""
-    settings = GreedySettings(max_new_tokens=tokens, ignore_eos=True)
+    settings = DecodeSettings(max_new_tokens=tokens, ignore_eos=True)
     reference = generate_reference(as_prompts(prompts), target, folder / "ref", settings, FP32)
     taps = DrafterConfig.from_folder(drafter).target_layer_ids
     store = capture(reference, target, taps, folder / "store", FP32)
@@ -78,7 +79,7 @@ def made_up_reference(
         ),
         max_new_tokens=max(n for _, n in texts),
         ignore_eos=True,
-        temperature=0.0,
+        decoding=GREEDY,
         thinking="template",
         template_digest="",
         keep_cut_off=True,
@@ -102,7 +103,7 @@ def short_reference(
 ) -> Reference:
     """Eleven tokens for each of a few uneven prompts."""
     prompts = as_prompts(random_prompts(count, seed=3))
-    settings = GreedySettings(max_new_tokens=11, ignore_eos=True, batch_size=4)
+    settings = DecodeSettings(max_new_tokens=11, ignore_eos=True, batch_size=4)
     return generate_reference(prompts, target, folder, settings, compute)
 
 

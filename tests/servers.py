@@ -16,9 +16,12 @@ EOS = 7
 NOT_FOUND = (404, {"error": "not found"})
 
 
-def completion_of(prompt_ids: list[int], limit: int) -> tuple[list[int], bool]:
-    """Token ids for a prompt, and whether they end in EOS; 3 to 12 tokens long when not cut."""
-    seed = sum((i + 1) * token for i, token in enumerate(prompt_ids))
+def completion_of(prompt_ids: list[int], limit: int, draw: int = 0) -> tuple[list[int], bool]:
+    """Token ids for a prompt, and whether they end in EOS; 3 to 12 tokens long when not cut.
+
+    `draw` is the seed of a sampled one.
+    """
+    seed = draw + sum((i + 1) * token for i, token in enumerate(prompt_ids))
     length = 3 + seed % 9
     ids = [100 + (seed * 31 + i * 17) % 900 for i in range(length)] + [EOS]
     return ids[:limit], len(ids) <= limit
@@ -147,7 +150,9 @@ def sglang(*, trims=False, info="/model_info") -> FakeServer:
     def post(path, body):
         if path != "/generate":
             return NOT_FOUND
-        ids, whole = completion_of(body["input_ids"], body["sampling_params"]["max_new_tokens"])
+        sampling = body["sampling_params"]
+        draw = sampling.get("sampling_seed", 0)
+        ids, whole = completion_of(body["input_ids"], sampling["max_new_tokens"], draw)
         finish = {"type": "stop", "matched": EOS} if whole else {"type": "length", "length": 0}
         meta = {
             "id": "x",
@@ -171,7 +176,7 @@ def vllm() -> FakeServer:
     def post(path, body):
         if path != "/v1/completions":
             return NOT_FOUND
-        ids, whole = completion_of(body["prompt"], body["max_tokens"])
+        ids, whole = completion_of(body["prompt"], body["max_tokens"], body.get("seed", 0))
         choice = {
             "index": 0,
             "text": "?",
@@ -189,7 +194,7 @@ def llama() -> FakeServer:
     def post(path, body):
         if path != "/completion":
             return NOT_FOUND
-        ids, whole = completion_of(body["prompt"], body["n_predict"])
+        ids, whole = completion_of(body["prompt"], body["n_predict"], body.get("seed", 0))
         return 200, {
             "content": "?",
             "tokens": ids if body.get("return_tokens") else [],
@@ -204,7 +209,10 @@ def llama() -> FakeServer:
     return FakeServer({"/props": props, "/v1/models": models}, post)
 
 
-TEXT_FIELDS = {"model", "max_tokens", "temperature", "messages", "prompt", "chat_template_kwargs"}
+TEXT_FIELDS = {
+    "model", "max_tokens", "temperature", "top_p", "seed", "messages", "prompt",
+    "chat_template_kwargs",
+}  # fmt: skip
 
 
 def strict_text(say: Callable[[dict], dict]) -> FakeServer:
@@ -237,7 +245,7 @@ def slowly(seconds: float) -> Callable:
     return fault
 
 
-def has_company(server: FakeServer, number: int, *, wait_seconds: float = 0.1) -> bool:
+def has_company(server: FakeServer, number: int, *, wait_seconds: float = 0.4) -> bool:
     """Whether another request is in flight beside this one, now or within a short wait."""
     deadline = time.monotonic() + wait_seconds
     while time.monotonic() < deadline:

@@ -108,10 +108,12 @@ def _show(store: HiddenStore, out: Path, *, json_output: bool) -> None:
         return
     size = sum(shard.num_bytes for shard in index.shards)
     taps = _joined(index.conditions.target_layer_ids)
+    drawn = index.conditions.temperature
+    meaning = f"; drawn at temperature {drawn:g}, so this is no check of the target"
     print(
         f"{len(index.sequences)} sequences, layers {taps}, {bytes_text(size)} -> {out}\n"
         f"{index.agreement:.2%} of the {index.num_tokens:,} reference tokens equal the "
-        "target's argmax"
+        f"target's argmax{meaning if drawn else ''}"
     )
 
 

@@ -15,9 +15,10 @@ from draftlab.cli.options import DeviceOption, DtypeOption, Threads, key_from, s
 
 if TYPE_CHECKING:
     from draftlab.reference.completions import ReferenceRecord, Verification
-    from draftlab.reference.generate import GreedySettings
+    from draftlab.reference.generate import DecodeSettings
     from draftlab.reference.prompts import Prompt
     from draftlab.reference.servers import ServerFacts
+    from draftlab.target.decoding import Decoding
 
 EXAMPLE = (
     "Example: draftlab reference --prompts prompts.jsonl --target models/Qwen3-4B "
@@ -29,13 +30,42 @@ EXAMPLE = (
 _Switch = Annotated[bool, Parameter(negative="")]
 
 
+@Parameter(name="*", group=Group("Sampling"))
+@dataclass(frozen=True)
+class DecodingFlags:
+    """How the next token is chosen; all at their defaults is greedy."""
+
+    temperature: float = 0.0
+    """0 is greedy; otherwise tokens are drawn, and each keeps its log-probability."""
+    top_k: int = 0
+    """Draw from the k most probable tokens; 0 takes all."""
+    top_p: float = 1.0
+    """Then from the fewest of these whose share reaches p."""
+    seed: int = 0
+    """Of every draw; each completion's own follows from it and from what is asked."""
+    samples: int = 1
+    """Completions per prompt."""
+
+    def decoding(self) -> Decoding:
+        """The flags, checked."""
+        from draftlab.target.decoding import Decoding
+
+        return Decoding(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=self.seed,
+            num_samples=self.samples,
+        )
+
+
 @Parameter(name="*", group=Group("Decoding here"))
 @dataclass(frozen=True)
 class LocalFlags:
     """What only a local target needs."""
 
     batch_size: int = 16
-    """Prompts decoded together."""
+    """Completions decoded together."""
     device: DeviceOption = "auto"
     dtype: DtypeOption = "auto"
     threads: Threads = None
@@ -72,10 +102,11 @@ def reference(
     ignore_eos: bool = False,
     thinking: Literal["on", "off", "template"] = "template",
     json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    choice: DecodingFlags = DecodingFlags(),
     local: LocalFlags = LocalFlags(),
     asking: ServerFlags = ServerFlags(),
 ) -> None:
-    """Let the target complete prompts greedily; keep the token ids.
+    """Let the target complete prompts; keep the token ids.
 
     Without --server the target is loaded and decodes here. With it, a server is asked (SGLang,
     vLLM, llama.cpp or any OpenAI-compatible one), and of the target's folder only the config and
@@ -104,6 +135,7 @@ def reference(
     from draftlab.reference.prompts import read_prompts
 
     _refuse_flags_of_the_other(server, local, asking)
+    decoding = choice.decoding()
     loaded = read_prompts(prompts)
     if server:
         from draftlab.reference.collect import collect_reference
@@ -121,21 +153,23 @@ def reference(
             time_limit_seconds=asking.time_limit,
             retries=asking.retries,
             api_key=key_from(asking.api_key_env),
+            decoding=decoding,
         )
         made = collect_reference(loaded, target, out, settings, track=bar, tell=_say_what_answers)
         record = made.record
     else:
-        from draftlab.reference.generate import GreedySettings
+        from draftlab.reference.generate import DecodeSettings
 
         record = _decode_here(
             loaded,
             target,
             out,
-            GreedySettings(
+            DecodeSettings(
                 max_new_tokens=max_new_tokens,
                 ignore_eos=ignore_eos,
                 thinking=thinking,
                 batch_size=local.batch_size,
+                decoding=decoding,
             ),
             local,
         )
@@ -148,7 +182,7 @@ def _decode_here(
     prompts: Sequence[Prompt],
     target: Path,
     out: Path,
-    settings: GreedySettings,
+    settings: DecodeSettings,
     flags: LocalFlags,
 ) -> ReferenceRecord:
     from draftlab.reference.generate import generate_reference
@@ -193,9 +227,11 @@ def _summary(record: ReferenceRecord, out: Path) -> str:
         f"{record.num_completions} completions, {record.num_tokens:,} tokens, "
         f"{record.num_cut_off} cut off at {limit} -> {out}"
     ]
+    if not record.job.decoding.is_greedy:
+        lines.append(_sampling_text(record))
     collection = record.collection
     if collection is None:
-        return lines[0] + "\n"
+        return "\n".join(lines) + "\n"
     from draftlab.reference.collect import reasons_text
 
     if collection.excluded:
@@ -207,6 +243,8 @@ def _summary(record: ReferenceRecord, out: Path) -> str:
             f"({collection.num_not_round_trip / collection.num_retokenised:.1%}) does not survive "
             "encoding and decoding"
         )
+    if collection.num_repeats:
+        lines.append(f"{collection.num_repeats} samples repeat an earlier one of their prompt")
     checked = collection.verification
     if checked is not None:
         lines.append(
@@ -214,6 +252,23 @@ def _summary(record: ReferenceRecord, out: Path) -> str:
             f"{len(checked.differences)} differ"
         )
     return "\n".join(lines) + "\n"
+
+
+def _sampling_text(record: ReferenceRecord) -> str:
+    """How the tokens were drawn, and whether what they were drawn with is known."""
+    how = record.job.decoding
+    parts = [f"sampled: temperature {how.temperature:g}"]
+    if how.top_k:
+        parts.append(f"top-k {how.top_k}")
+    if how.top_p < 1:
+        parts.append(f"top-p {how.top_p:g}")
+    parts.append(f"seed {how.seed}, {how.num_samples} per prompt")
+    known = (
+        "each token with its log-probability"
+        if record.collection is None
+        else "by a server: no log-probabilities, and that it drew so is its word alone"
+    )
+    return f"{', '.join(parts)}; {known}"
 
 
 def _require_no_difference(checked: Verification) -> None:

@@ -9,7 +9,7 @@ from draftlab.base.progress import Track, silent
 from draftlab.drafter.config import DrafterConfig
 from draftlab.hidden.capture import capture
 from draftlab.hidden.store import HiddenStore
-from draftlab.reference.generate import GreedySettings, generate_reference
+from draftlab.reference.generate import DecodeSettings, generate_reference
 from draftlab.reference.prompts import read_prompts
 from draftlab.replay.evaluate import Evaluation, evaluate, write_run
 from draftlab.report.load import ReportedRun
@@ -36,7 +36,7 @@ class Demo:
 def run_demo(out: Path, compute: Compute, *, track: Track = silent) -> Demo:
     """Evaluate the bundled drafter on the bundled held-out prompts; everything goes under `out`."""
     compute.apply()
-    settings = GreedySettings(max_new_tokens=MAX_NEW_TOKENS, thinking="off", batch_size=32)
+    settings = DecodeSettings(max_new_tokens=MAX_NEW_TOKENS, thinking="off", batch_size=32)
     made = generate_reference(
         read_prompts(PROMPTS), TARGET, out / "reference", settings, compute, track=track
     )

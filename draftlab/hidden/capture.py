@@ -210,7 +210,7 @@ def conditions_of(
         tap_meaning=TAP_MEANING,
         dtype=compute.dtype,
         device=compute.device,
-        temperature=made.temperature,
+        temperature=made.decoding.temperature,
         thinking=made.thinking,
         template_digest=made.template_digest,
         max_new_tokens=made.max_new_tokens,

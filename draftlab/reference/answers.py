@@ -21,6 +21,7 @@ from draftlab.base.records import Record
 from draftlab.reference.completions import Finish, IdsFrom, Reason
 from draftlab.reference.encode import Tokenizer
 from draftlab.reference.replies import Reply
+from draftlab.reference.samples import Key
 
 _LOST = "\ufffd"
 """What servers write for bytes that are no text. It survives encoding and decoding; they do not."""
@@ -28,7 +29,7 @@ _ANOTHER_MODEL = "Does this server serve the model in --target? Nothing of this 
 
 
 class Answer(Record):
-    """One prompt, by its tokens, and what the server said to it."""
+    """One prompt, by its tokens, and one thing that the server said to it."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
@@ -39,6 +40,13 @@ class Answer(Record):
     already; true of a server's own ids, which are not made from text."""
     flaw: Reason | None
     """What keeps it from being a reference row whatever the settings."""
+    sample: int = 0
+    """Which of the prompt's samples it is."""
+
+    @property
+    def key(self) -> Key:
+        """What it answers."""
+        return self.prompt_ids, self.sample
 
 
 def answer_of(

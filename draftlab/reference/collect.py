@@ -1,11 +1,11 @@
-"""Greedy completions by a server: asked many at a time, checked one by one, kept as they come.
+"""Completions by a server: asked many at a time, checked one by one, kept as they come.
 
 In:   prompts, a server's address, the target's tokenizer files.  Out: a reference folder.
 
 Prompts are rendered and encoded here, with the target's own tokenizer, and sent as token ids where
-the server takes them. Rows are known by their prompt's token ids, not by place or name: a stopped
-run that goes on with a shuffled, shortened or longer prompt file asks for nothing twice and misses
-nothing.
+the server takes them. Rows are known by their prompt's token ids and by which of its samples they
+are, not by place or name: a stopped run that goes on with a shuffled, shortened or longer prompt
+file, or with more samples, asks for nothing twice and misses nothing.
 
 Rows cut off at the token limit are left out unless `keep_cut_off`. A local target decodes as many
 tokens as one can wait for on this machine, so there nearly every row is cut and all are kept; a
@@ -43,6 +43,7 @@ from draftlab.reference.completions import (
 )
 from draftlab.reference.inflight import in_flight, require_no_event_loop
 from draftlab.reference.prompts import Prompt
+from draftlab.reference.samples import Key
 from draftlab.reference.servers import ServerFacts
 from draftlab.reference.talk import CollectSettings, Talk
 from draftlab.reference.verify import Question, spread, verify
@@ -50,8 +51,8 @@ from draftlab.reference.verify import Question, spread, verify
 GIVE_UP_AFTER = 3
 """Prompts in a row without an answer before the server counts as gone."""
 
-Answers = dict[tuple[int, ...], Answer]
-"""By the prompt's token ids."""
+Answers = dict[Key, Answer]
+"""By the prompt's token ids and which of its samples it is."""
 
 
 def collect_reference(
@@ -63,7 +64,7 @@ def collect_reference(
     track: Track = silent,
     tell: Callable[[ServerFacts], None] = lambda facts: None,
 ) -> Reference:
-    """Let a server complete every prompt greedily and write a reference folder.
+    """Let a server complete every prompt and write a reference folder.
 
     Safe to stop and run again: answered prompts are not asked again. `tell` is called once, with
     what answers there. What `settings.verify` found is in the record; it raises nothing.
@@ -100,36 +101,37 @@ def collect_reference(
 
 def _resume_digest(job: ReferenceJob) -> str:
     """Of what decides an answer; which prompts are asked, and in which order, decides none."""
-    which = {"prompts_digest", "num_prompts", "keep_cut_off"}
-    return sha256_json(job.model_dump(mode="json", exclude=which))
+    given = job.model_dump(mode="json", exclude={"prompts_digest", "num_prompts", "keep_cut_off"})
+    given["decoding"].pop("num_samples")
+    return sha256_json(given)
 
 
 def _gather(
     runner: asyncio.Runner, talk: Talk, partial: PartialRows[Answer], track: Track
 ) -> Answers:
     """Every prompt's answer: those of earlier runs, and the rest asked now."""
-    answers = {answer.prompt_ids: answer for answer in partial.start()}
-    numbers = {ids: n for n, ids in enumerate(talk.encoded)}  # equal prompts are asked once
-    todo = [n for ids, n in numbers.items() if ids not in answers]
+    answers = {answer.key: answer for answer in partial.start()}
+    numbers = {sample.key: n for n, sample in enumerate(talk.samples)}  # equal ones are asked once
+    todo = [n for key, n in numbers.items() if key not in answers]
     unanswered: dict[str, DraftlabError] = {}
     in_a_row = 0
     with closing(in_flight(runner, talk.ask, todo, talk.settings.concurrency)) as stream:
-        for number, outcome in track(stream, total=len(todo), what="reference", unit="prompts"):
+        for number, outcome in track(stream, total=len(todo), what="reference", unit=talk.unit):
             if isinstance(outcome, Answer):
                 partial.append([outcome])
-                answers[outcome.prompt_ids] = outcome
+                answers[outcome.key] = outcome
                 in_a_row = 0
                 continue
-            unanswered[talk.prompts[number].key] = outcome
+            unanswered[talk.samples[number].id] = outcome
             in_a_row += 1
             # A server that refuses some prompts and answers others is not gone.
             is_gone = isinstance(outcome, Unreachable) or not answers
             if is_gone and in_a_row >= min(GIVE_UP_AFTER, len(todo)):
-                raise _gone(outcome, len(numbers), len(answers))
+                raise _gone(outcome, f"{len(answers)} of {len(numbers)} {talk.unit}")
     if unanswered:
         first, error = next(iter(unanswered.items()))
         raise Unfinished(
-            f"{len(unanswered)} of {len(numbers)} prompts got no answer: "
+            f"{len(unanswered)} of {len(numbers)} {talk.unit} got no answer: "
             f"{listing(list(unanswered))}; {first!r}: {error}",
             mend="Run the same command again to ask these again, or take them out of the prompt "
             "file; the other answers are kept.",
@@ -137,28 +139,28 @@ def _gather(
     return answers
 
 
-def _gone(last: DraftlabError, num_prompts: int, num_answered: int) -> DraftlabError:
+def _gone(last: DraftlabError, kept: str) -> DraftlabError:
     """The last error of a server that has stopped answering, with what is kept."""
-    num_kept = f"{num_answered} of {num_prompts} prompts are answered and kept"
-    return type(last)(f"{last} {num_kept}.", mend=last.mend)
+    return type(last)(f"{last} {kept} are answered and kept.", mend=last.mend)
 
 
 def _rows(talk: Talk, answers: Answers) -> tuple[list[Completion], list[Excluded]]:
     """The reference's rows in the order of the prompts, and the prompts that have none."""
     rows, excluded = [], []
-    for prompt, ids in zip(talk.prompts, talk.encoded, strict=True):
-        answer = answers[ids]
+    for sample in talk.samples:
+        answer = answers[sample.key]
         reason = why_excluded(answer, keep_cut_off=talk.settings.keeps_cut_off)
         if reason is not None:
-            excluded.append(Excluded(id=prompt.key, reason=reason))
+            excluded.append(Excluded(id=sample.id, reason=reason))
             continue
         row = Completion(
-            id=prompt.key,
-            domain=prompt.domain,
-            prompt_ids=ids,
+            id=sample.id,
+            domain=sample.prompt.domain,
+            prompt_ids=sample.prompt_ids,
             completion_ids=answer.completion_ids,
             finish=answer.finish,
             ids_from=answer.ids_from,
+            sample=sample.index,
         )
         rows.append(row)
     if not rows:
@@ -184,7 +186,7 @@ def _verification(
     settings = talk.settings
     if not settings.verify:
         return None
-    numbers = {prompt.key: n for n, prompt in enumerate(talk.prompts)}
+    numbers = {sample.id: n for n, sample in enumerate(talk.samples)}
     said = [Question(row.id, numbers[row.id], row.completion_ids) for row in rows]
     chosen = spread(said, settings.verify)
     return verify(runner, talk.ask, chosen, settings.concurrency, track)
@@ -211,7 +213,7 @@ def _collection(
     excluded: Sequence[Excluded],
     verification: Verification | None,
 ) -> Collection:
-    asked = [answers[ids] for ids in talk.encoded]
+    asked = [answers[sample.key] for sample in talk.samples]
     retokenised = [answer for answer in asked if answer.ids_from == "retokenised"]
     return Collection(
         address=address.shown,
@@ -222,8 +224,14 @@ def _collection(
         excluded=tuple(excluded),
         num_retokenised=len(retokenised),
         num_not_round_trip=sum(not answer.round_trip for answer in retokenised),
+        num_repeats=_num_repeats(talk, answers),
         verification=verification,
     )
+
+
+def _num_repeats(talk: Talk, answers: Answers) -> int:
+    keys = {sample.key for sample in talk.samples}
+    return len(keys) - len({(answers[key].prompt_ids, answers[key].completion_ids) for key in keys})
 
 
 def _provenance(url: str, address: Address) -> Provenance:

@@ -1,4 +1,4 @@
-"""A reference on disk: the target's greedy completions as token ids, and how they were made.
+"""A reference on disk: the target's completions as token ids, and how they were made.
 
     REF/reference.json     what made them: target, prompts, template, thinking, settings, digests
     REF/completions.jsonl  one completion a line, in the order of the prompts
@@ -6,6 +6,9 @@
 
 Token ids are what the target produced. Where a server gives text only, they are that text encoded
 again, which need not be the tokens that it came from; each such row is marked `retokenised`.
+
+Schema 2 has all of the decoding where schema 1 had the temperature alone. References of schema 1
+are refused: they are made again by one command, and nothing that is bundled holds one.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from draftlab.base.errors import CompletionsError
 from draftlab.base.records import (
@@ -27,6 +30,7 @@ from draftlab.base.records import (
     sweep,
     write_atomic,
 )
+from draftlab.target.decoding import Decoding
 
 Thinking = Literal["on", "off", "template"]
 """`template` leaves it to the chat template's own default."""
@@ -52,6 +56,7 @@ class Completion(Record):
     """What the target said to one prompt."""
 
     id: str
+    """The prompt's; of several samples of one prompt, followed by # and which of them it is."""
     domain: str
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
@@ -59,6 +64,19 @@ class Completion(Record):
     the ids were retokenised: text does not show it)."""
     finish: Finish
     ids_from: IdsFrom
+    sample: int = 0
+    """Which of the prompt's samples this is."""
+    log_probs: tuple[float, ...] | None = None
+    """Of each completion token, its natural log-probability under the very distribution that it was
+    drawn from: after temperature, top-k and top-p, renormalised. None where decoding was greedy,
+    and where a server drew: what servers call log-probabilities is filtered in one and not in the
+    next, and wrong in some while they draft, so a capture has to compute them."""
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if self.log_probs is not None and len(self.log_probs) != len(self.completion_ids):
+            raise ValueError("log_probs are not one for each token")
+        return self
 
 
 class LocalTarget(Record):
@@ -112,7 +130,7 @@ class ReferenceJob(Record):
     made_by: Annotated[LocalTarget | Server, Field(discriminator="kind")]
     max_new_tokens: int
     ignore_eos: bool
-    temperature: float
+    decoding: Decoding
     thinking: Thinking
     template_digest: str
     """SHA-256 of the chat template; empty where no prompt needed one."""
@@ -164,13 +182,16 @@ class Collection(Record):
     num_retokenised: int
     num_not_round_trip: int
     """Of the retokenised completions, those whose text changes when encoded and decoded again."""
+    num_repeats: int
+    """Samples that say what an earlier one of their prompt says: many where a server heeds neither
+    temperature nor seed."""
     verification: Verification | None
 
 
 class ReferenceRecord(Document):
     """The record beside the completions."""
 
-    SCHEMA: ClassVar[str] = "draftlab.reference/1"
+    SCHEMA: ClassVar[str] = "draftlab.reference/2"
 
     job: ReferenceJob
     completions_sha256: str

@@ -1,11 +1,13 @@
-"""Greedy completions by a local target, through transformers.
+"""Completions by a local target, greedy or sampled, through transformers.
 
 In:   prompts, a target folder.  Out: a reference folder.
 
 Prompts of one batch are padded on the left and decoded together. The batches are laid out once,
 from all prompts, so that a run that was stopped and continued decodes the same batches and ends in
-the same bytes. Whether a batched, cached decoding agrees with a plain pass of the target is not
-assumed: capture compares every reference token with the target's own argmax and states the share.
+the same bytes. Sampled rows draw from generators of their own (draws.py), so what a row says does
+not hang on who shares its batch, but for what the order of additions does to the last bits.
+Whether a batched, cached decoding agrees with a plain pass of the target is not assumed: capture
+compares every reference token with the target's own argmax and states the share.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
+from transformers import GenerationConfig
 
 from draftlab.base.errors import CompletionsError
 from draftlab.base.progress import Track, silent
@@ -28,17 +33,25 @@ from draftlab.reference.completions import (
     finished,
     write_reference,
 )
+from draftlab.reference.draws import Draws
 from draftlab.reference.encode import PromptEncoder
-from draftlab.reference.leaving import decode_together
+from draftlab.reference.leaving import (
+    contiguous_to_head,
+    cut_after_stop,
+    decode_together,
+    padded_left,
+)
 from draftlab.reference.prompts import Prompt, prompts_digest
+from draftlab.reference.samples import Sample, samples_of
 from draftlab.target.compute import Compute
+from draftlab.target.decoding import GREEDY, Decoding
 from draftlab.target.loading import LoadedTarget, load_target, load_tokenizer
 
 DEFAULT_BATCH_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GreedySettings:
+class DecodeSettings:
     """How to decode."""
 
     max_new_tokens: int
@@ -47,7 +60,8 @@ class GreedySettings:
     """Go on past end-of-text tokens, so that every completion has the same length."""
     thinking: Thinking = "template"
     batch_size: int = DEFAULT_BATCH_SIZE
-    """Prompts decoded together."""
+    """Completions decoded together."""
+    decoding: Decoding = GREEDY
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 2:
@@ -64,12 +78,12 @@ def generate_reference(
     prompts: Sequence[Prompt],
     target_folder: Path,
     out: Path,
-    settings: GreedySettings,
+    settings: DecodeSettings,
     compute: Compute,
     *,
     track: Track = silent,
 ) -> Reference:
-    """Complete every prompt greedily and write a reference folder.
+    """Complete every prompt and write a reference folder.
 
     Safe to stop and run again: finished batches are not decoded twice. A finished reference of the
     same job is returned as it is.
@@ -81,6 +95,7 @@ def generate_reference(
     target = load_target(target_folder, compute)
     encoder = PromptEncoder(target_folder, settings.thinking, _TransformersTokenizer)
     encoded = [encoder.encode(prompt, target.facts.vocab_size) for prompt in prompts]
+    samples = samples_of(prompts, encoded, settings.decoding)
     job = ReferenceJob(
         prompts_digest=prompts_digest(prompts),
         num_prompts=len(prompts),
@@ -93,7 +108,7 @@ def generate_reference(
         ),
         max_new_tokens=settings.max_new_tokens,
         ignore_eos=settings.ignore_eos,
-        temperature=0.0,
+        decoding=settings.decoding,
         thinking=settings.thinking,
         template_digest=encoder.template_digest,
         keep_cut_off=True,
@@ -103,18 +118,14 @@ def generate_reference(
         return done
     partial = PartialRows(out, sha256_json(job.model_dump(mode="json")), Completion)
     rows = {row.id: row for row in partial.start()}
-    stops = () if settings.ignore_eos else target.facts.eos_token_ids
-    batches = _batches(encoded, settings.batch_size)
+    batches = _batches(samples, settings.batch_size)
     for batch in track(batches, total=len(batches), what="reference", unit="batches"):
-        if all(prompts[i].key in rows for i in batch):
+        if all(sample.id in rows for sample in batch):
             continue
-        texts = decode_together(target, [encoded[i] for i in batch], settings.max_new_tokens, stops)
-        fresh = [
-            _row(prompts[i], encoded[i], ids, target) for i, ids in zip(batch, texts, strict=True)
-        ]
+        fresh = _complete(target, batch, settings)
         partial.append(fresh)
         rows.update({row.id: row for row in fresh})
-    kept = [rows[prompt.key] for prompt in prompts]
+    kept = [rows[sample.id] for sample in samples]
     reference = write_reference(out, job, kept, None, Provenance.now())
     partial.drop()
     return reference
@@ -144,21 +155,73 @@ class _TransformersTokenizer:
         )
 
 
-def _batches(encoded: Sequence[tuple[int, ...]], size: int) -> list[list[int]]:
-    """Prompt numbers in batches of like length, longest first (the memory peak comes at once)."""
-    order = sorted(range(len(encoded)), key=lambda i: (-len(encoded[i]), i))
+def _batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
+    """Batches of like prompt length, longest first (the memory peak comes at once)."""
+    order = sorted(samples, key=lambda sample: -len(sample.prompt_ids))  # stable
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
+def _complete(
+    target: LoadedTarget, batch: Sequence[Sample], settings: DecodeSettings
+) -> list[Completion]:
+    """Completions of prompts decoded together."""
+    prompts = [sample.prompt_ids for sample in batch]
+    stops = () if settings.ignore_eos else target.facts.eos_token_ids
+    if settings.decoding.is_greedy:
+        texts = decode_together(target, prompts, settings.max_new_tokens, stops)
+        return [_row(sample, ids, None, target) for sample, ids in zip(batch, texts, strict=True)]
+    draws = Draws(settings.decoding, [sample.seed for sample in batch], settings.max_new_tokens)
+    texts = _drawn(target, prompts, draws, settings.max_new_tokens, stops)
+    log_probs = draws.log_probs(list(map(len, texts)))
+    return [
+        _row(sample, ids, found, target)
+        for sample, ids, found in zip(batch, texts, log_probs, strict=True)
+    ]
+
+
+@torch.inference_mode()
+def _drawn(
+    target: LoadedTarget,
+    prompts: Sequence[tuple[int, ...]],
+    draws: Draws,
+    max_new_tokens: int,
+    stops: Sequence[int],
+) -> list[tuple[int, ...]]:
+    """Completions in which each token is the one that was drawn."""
+    width = max(map(len, prompts))
+    pad = target.facts.pad_token_id or 0
+    ids_RT, mask_RT = padded_left(prompts, width, pad, target.model.device)
+    untyped: Any = GenerationConfig
+    config = untyped(
+        do_sample=False,  # a draw leaves one token to choose from
+        max_new_tokens=max_new_tokens,
+        eos_token_id=list(stops) or None,
+        pad_token_id=pad,
+    )
+    with contiguous_to_head(target):
+        out = target.model.generate(
+            input_ids=ids_RT,
+            attention_mask=mask_RT,
+            generation_config=config,
+            logits_processor=[draws],
+        )
+    return [cut_after_stop(row[width:].tolist(), stops) for row in out]
+
+
 def _row(
-    prompt: Prompt, prompt_ids: tuple[int, ...], completion: tuple[int, ...], target: LoadedTarget
+    sample: Sample,
+    completion: tuple[int, ...],
+    log_probs: tuple[float, ...] | None,
+    target: LoadedTarget,
 ) -> Completion:
     stopped = completion[-1] in target.facts.eos_token_ids
     return Completion(
-        id=prompt.key,
-        domain=prompt.domain,
-        prompt_ids=prompt_ids,
+        id=sample.id,
+        domain=sample.prompt.domain,
+        prompt_ids=sample.prompt_ids,
         completion_ids=completion,
         finish="stop" if stopped else "length",
         ids_from="target",
+        sample=sample.index,
+        log_probs=log_probs,
     )

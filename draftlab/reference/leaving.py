@@ -49,13 +49,13 @@ def decode_together(
         ),
         "stopping_criteria": [_EnoughEnded(stops, width)] if stops else [],
     }
-    ids_RT, mask_RT = _padded_left(batch, width, pad, target.model.device)
+    ids_RT, mask_RT = padded_left(batch, width, pad, target.model.device)
     texts: dict[int, tuple[int, ...]] = {}
     going = list(range(len(batch)))
-    with _contiguous_to_head(target):
+    with contiguous_to_head(target):
         while going:
             out = target.model.generate(input_ids=ids_RT, attention_mask=mask_RT, **settings)
-            said = [_cut_after_stop(row[width:].tolist(), stops) for row in out.sequences]
+            said = [cut_after_stop(row[width:].tolist(), stops) for row in out.sequences]
             left = [
                 r
                 for r, text in enumerate(said)
@@ -86,7 +86,7 @@ class _EnoughEnded(StoppingCriteria):
 
 
 @contextmanager
-def _contiguous_to_head(target: LoadedTarget) -> Iterator[None]:
+def contiguous_to_head(target: LoadedTarget) -> Iterator[None]:
     """Give the head its states one after the other in memory.
 
     transformers hands it a view of every row's last position. From that, torch's product (2.13,
@@ -101,7 +101,7 @@ def _contiguous_to_head(target: LoadedTarget) -> Iterator[None]:
         hook.remove()
 
 
-def _padded_left(
+def padded_left(
     batch: Sequence[tuple[int, ...]], width: int, pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Token ids, and which of them are real."""
@@ -116,7 +116,7 @@ def _grown(mask_RT: Tensor, kept_r: Tensor, sequences_RT: Tensor) -> Tensor:
     return nn.functional.pad(mask_RT[kept_r], (0, said), value=1)
 
 
-def _cut_after_stop(ids: list[int], stops: Sequence[int]) -> tuple[int, ...]:
+def cut_after_stop(ids: list[int], stops: Sequence[int]) -> tuple[int, ...]:
     """The tokens up to and with the first stop token."""
     for index, token in enumerate(ids):
         if token in stops:

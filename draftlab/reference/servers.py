@@ -10,9 +10,13 @@ Four dialects. Three take the prompt as token ids and give the completion's toke
     llama.cpp  POST /completion        prompt: [ids]     -> tokens, when asked with return_tokens
     text       POST /v1/chat/completions, /v1/completions: text both ways      (any other)
 
-Decoding is greedy, and whatever bends it is switched off by name: servers take defaults such as a
-repetition penalty from the model's generation_config.json or from their own command line. The
-`text` dialect cannot do that, since strict servers refuse what OpenAI's API does not define.
+Whatever bends the decoding is switched off by name: servers take defaults such as a repetition
+penalty from the model's generation_config.json or from their own command line. The `text` dialect
+cannot do that, since strict servers refuse what OpenAI's API does not define.
+
+Each sample of a prompt is a request of its own with its own seed, so a stopped run asks for the
+missing ones alone. What a seed is worth is the server's affair: SGLang heeds it under
+--enable-deterministic-inference only.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from draftlab.base.errors import CompletionsError
 from draftlab.base.quantities import listing, one_line
 from draftlab.reference.completions import Dialect
 from draftlab.reference.prompts import Prompt
+from draftlab.target.decoding import GREEDY, Decoding
 
 UNKNOWN = "unknown"
 
@@ -65,6 +70,7 @@ class Asking:
     ignore_eos: bool
     switch: Mapping[str, bool]
     """What the thinking mode passes to a chat template that the server renders."""
+    decoding: Decoding = GREEDY
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,78 +136,133 @@ def _no_such_model(wanted: str, there: list[str]) -> CompletionsError:
     )
 
 
-def request(asking: Asking, prompt: Prompt, ids: tuple[int, ...]) -> Request:
-    """What to send for one prompt, whose token ids are `ids`.
+def request(asking: Asking, prompt: Prompt, ids: tuple[int, ...], seed: int = 0) -> Request:
+    """What to send for one completion of one prompt, whose token ids are `ids`.
 
     Raises:
-        CompletionsError: a server that takes text only cannot be asked this.
+        CompletionsError: this server cannot be asked this.
     """
-    tokens = asking.max_new_tokens
-    no_penalties = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
     match asking.dialect:
         case "sglang":
-            sampling = {
-                "max_new_tokens": tokens,
-                "temperature": 0.0,
-                "min_p": 0.0,
-                "repetition_penalty": 1.0,
-                **no_penalties,
-                "ignore_eos": asking.ignore_eos,
-            }
-            body: dict[str, Any] = {
-                "input_ids": list(ids),
-                "sampling_params": sampling,
-                "return_prompt_token_ids": True,
-                "stream": False,
-            }
-            return Request("/generate", body)
+            return Request("/generate", _sglang_body(asking, ids, seed))
         case "vllm":
-            body = {
-                "model": asking.model_id,
-                "prompt": list(ids),
-                "max_tokens": tokens,
-                "temperature": 0.0,
-                "repetition_penalty": 1.0,
-                **no_penalties,
-                "ignore_eos": asking.ignore_eos,
-                "return_token_ids": True,
-                "stream": False,
-            }
-            return Request("/v1/completions", body)
+            return Request("/v1/completions", _vllm_body(asking, ids, seed))
         case "llama.cpp":
-            if asking.ignore_eos:
-                raise CompletionsError(
-                    "llama.cpp does not go on past end-of-text tokens, it forbids them: its text "
-                    "is then not what the target would say.",
-                    mend="Leave --ignore-eos out.",
-                )
-            body = {
-                "prompt": list(ids),
-                "n_predict": tokens,
-                "temperature": 0.0,
-                "top_k": 1,
-                "repeat_penalty": 1.0,
-                **no_penalties,
-                "dry_multiplier": 0.0,
-                "ignore_eos": False,
-                "cache_prompt": False,  # its documentation: reuse may change the logits
-                "return_tokens": True,
-                "stream": False,
-            }
-            return Request("/completion", body)
+            return Request("/completion", _llama_body(asking, ids, seed))
         case "text":
-            return _text_request(asking, prompt)
+            return _text_request(asking, prompt, seed)
         case new_dialect:
             assert_never(new_dialect)
 
 
-def _text_request(asking: Asking, prompt: Prompt) -> Request:
+_NO_PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+
+
+def _sglang_body(asking: Asking, ids: tuple[int, ...], seed: int) -> dict[str, Any]:
+    decoding = asking.decoding
+    if decoding.top_k and decoding.top_p < 1:
+        raise CompletionsError(
+            "SGLang holds top-p against what top-k has not filtered: with both it draws from more "
+            "tokens than the target's distribution has.",
+            mend="Pass --top-k or --top-p alone, or leave --server out.",
+        )
+    sampling: dict[str, Any] = {
+        "max_new_tokens": asking.max_new_tokens,
+        "temperature": decoding.temperature,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        **_NO_PENALTIES,
+        "ignore_eos": asking.ignore_eos,
+    }
+    if not decoding.is_greedy:
+        sampling |= {
+            "top_k": decoding.top_k or -1,
+            "top_p": decoding.top_p,
+            "sampling_seed": seed,
+        }
+    return {
+        "input_ids": list(ids),
+        "sampling_params": sampling,
+        "return_prompt_token_ids": True,
+        "stream": False,
+    }
+
+
+def _vllm_body(asking: Asking, ids: tuple[int, ...], seed: int) -> dict[str, Any]:
+    decoding = asking.decoding
+    body: dict[str, Any] = {
+        "model": asking.model_id,
+        "prompt": list(ids),
+        "max_tokens": asking.max_new_tokens,
+        "temperature": decoding.temperature,
+        "repetition_penalty": 1.0,
+        **_NO_PENALTIES,
+        "ignore_eos": asking.ignore_eos,
+        "return_token_ids": True,
+        "stream": False,
+    }
+    if not decoding.is_greedy:
+        body |= {"top_k": decoding.top_k, "top_p": decoding.top_p, "min_p": 0.0, "seed": seed}
+    return body
+
+
+def _llama_body(asking: Asking, ids: tuple[int, ...], seed: int) -> dict[str, Any]:
+    if asking.ignore_eos:
+        raise CompletionsError(
+            "llama.cpp does not go on past end-of-text tokens, it forbids them: its text is then "
+            "not what the target would say.",
+            mend="Leave --ignore-eos out.",
+        )
+    decoding = asking.decoding
+    body: dict[str, Any] = {
+        "prompt": list(ids),
+        "n_predict": asking.max_new_tokens,
+        "temperature": decoding.temperature,
+        "top_k": 1,
+        "repeat_penalty": 1.0,
+        **_NO_PENALTIES,
+        "dry_multiplier": 0.0,
+        "ignore_eos": False,
+        "cache_prompt": False,  # its documentation: reuse may change the logits
+        "return_tokens": True,
+        "stream": False,
+    }
+    if not decoding.is_greedy:
+        body |= {
+            # In this order, where its own has the temperature last; what is not named is not used.
+            "samplers": ["temperature", "top_k", "top_p"],
+            "top_k": decoding.top_k,
+            "top_p": decoding.top_p,
+            "seed": seed,
+            "dynatemp_range": 0.0,
+            "mirostat": 0,  # would take the place of the samplers
+            "min_p": 0.0,
+            "typical_p": 1.0,
+            "xtc_probability": 0.0,
+            "min_keep": 0,
+        }
+    return body
+
+
+def _text_request(asking: Asking, prompt: Prompt, seed: int) -> Request:
+    decoding = asking.decoding
     if asking.ignore_eos:
         raise CompletionsError(
             "this server takes text only and cannot ignore end-of-text tokens.",
             mend="Leave --ignore-eos out.",
         )
-    body = {"model": asking.model_id, "max_tokens": asking.max_new_tokens, "temperature": 0.0}
+    if decoding.top_k:
+        raise CompletionsError(
+            "this server takes text only, and OpenAI's API has no top_k.",
+            mend="Leave --top-k out, or use --top-p.",
+        )
+    body: dict[str, Any] = {
+        "model": asking.model_id,
+        "max_tokens": asking.max_new_tokens,
+        "temperature": decoding.temperature,
+    }
+    if not decoding.is_greedy:
+        body |= {"top_p": decoding.top_p, "seed": seed}
     if prompt.messages is not None:
         body["messages"] = [message.model_dump() for message in prompt.messages]
         if asking.switch:

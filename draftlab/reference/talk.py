@@ -17,7 +17,9 @@ from draftlab.reference.completions import ReferenceJob, Server, Thinking
 from draftlab.reference.encode import PromptEncoder
 from draftlab.reference.prompts import Prompt, prompts_digest
 from draftlab.reference.replies import read_reply
+from draftlab.reference.samples import samples_of
 from draftlab.reference.servers import Asking, ServerFacts, identify, request
+from draftlab.target.decoding import GREEDY, Decoding
 from draftlab.target.facts import TargetFacts
 from draftlab.target.tokenizer import TokenizerFiles, tokenizer_digest
 
@@ -45,6 +47,7 @@ class CollectSettings:
     retries: int = 4
     """How often one request is repeated at most."""
     first_wait_seconds: float = 0.5
+    decoding: Decoding = GREEDY
     api_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +65,11 @@ class CollectSettings:
         if self.retries > MOST_RETRIES:
             raise CompletionsError(
                 f"retries is {self.retries}.", mend=f"Pass --retries {MOST_RETRIES} or less."
+            )
+        if self.verify and not self.decoding.is_greedy:
+            raise CompletionsError(
+                "--verify asks again and compares, but sampled answers may differ by chance.",
+                mend="Leave --verify out; check the server with a greedy reference.",
             )
         if not self.time_limit_seconds > 0:
             raise CompletionsError(
@@ -85,7 +93,7 @@ class CollectSettings:
 
 
 class Talk:
-    """The prompts, and the server that is asked about them."""
+    """The prompts, the completions that are wanted of them, and the server that is asked."""
 
     def __init__(
         self,
@@ -100,7 +108,13 @@ class Talk:
         self.folder = target_folder
         self.encoder = PromptEncoder(target_folder, settings.thinking, TokenizerFiles)
         self._vocab_size = TargetFacts.from_folder(target_folder).vocab_size
-        self.encoded = [self.encoder.encode(prompt, self._vocab_size) for prompt in prompts]
+        encoded = [self.encoder.encode(prompt, self._vocab_size) for prompt in prompts]
+        self.samples = samples_of(prompts, encoded, settings.decoding)
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "prompts" if self.settings.decoding.num_samples == 1 else "samples"
 
     async def meet(self) -> ServerFacts:
         """Find out what the server is and whether it gives token ids."""
@@ -108,24 +122,25 @@ class Talk:
         if facts.dialect == "text" and await self._gives_ids(facts):
             facts = replace(facts, dialect="vllm")
         self._met = self._asking(facts, self.settings.max_new_tokens)
-        for prompt, ids in zip(self.prompts, self.encoded, strict=True):
-            request(self._met, prompt, ids)  # what cannot be asked is said before any is
+        for sample in self.samples:  # what cannot be asked is said before any is
+            request(self._met, sample.prompt, sample.prompt_ids, sample.seed)
         return facts
 
     async def ask(self, number: int) -> Answer:
-        """One prompt's answer, checked."""
-        prompt, ids = self.prompts[number], self.encoded[number]
+        """The answer to one of the samples, checked."""
+        sample = self.samples[number]
+        asked = request(self._met, sample.prompt, sample.prompt_ids, sample.seed)
         try:
-            body = await self.client.ask(request(self._met, prompt, ids))
-            return answer_of(
-                read_reply(self._met.dialect, body),
-                ids,
+            answer = answer_of(
+                read_reply(self._met.dialect, await self.client.ask(asked)),
+                sample.prompt_ids,
                 self._vocab_size,
                 self.settings.max_new_tokens,
                 lambda: self.encoder.tokenizer,
             )
         except CompletionsError as error:
-            raise type(error)(f"prompt {prompt.key!r}: {error}", mend=error.mend) from error
+            raise type(error)(f"prompt {sample.id!r}: {error}", mend=error.mend) from error
+        return answer.model_copy(update={"sample": sample.index})
 
     def job(self, facts: ServerFacts) -> ReferenceJob:
         """What decides the completions, as far as it can be seen."""
@@ -144,7 +159,7 @@ class Talk:
             made_by=made_by,
             max_new_tokens=self.settings.max_new_tokens,
             ignore_eos=self.settings.ignore_eos,
-            temperature=0.0,
+            decoding=self.settings.decoding,
             thinking=self.settings.thinking,
             template_digest=self.encoder.template_digest,
             keep_cut_off=self.settings.keeps_cut_off,
@@ -153,7 +168,14 @@ class Talk:
     def _asking(self, facts: ServerFacts, max_new_tokens: int) -> Asking:
         settings = self.settings
         switch = self.encoder.switch
-        return Asking(facts.dialect, facts.model_id, max_new_tokens, settings.ignore_eos, switch)
+        return Asking(
+            facts.dialect,
+            facts.model_id,
+            max_new_tokens,
+            settings.ignore_eos,
+            switch,
+            settings.decoding,
+        )
 
     async def _gives_ids(self, facts: ServerFacts) -> bool:
         """Whether the server takes token ids and gives them back; one short completion tells.
@@ -162,7 +184,8 @@ class Talk:
         alone would lower every row to re-tokenised text.
         """
         asking = self._asking(replace(facts, dialect="vllm"), 1)
-        sent = request(asking, self.prompts[0], self.encoded[0])
+        first = self.samples[0]
+        sent = request(asking, first.prompt, first.prompt_ids, first.seed)
         status, body = await self.client.post(sent)
         if status in NOT_READY:
             self.client.judged(sent, status, body)
@@ -172,4 +195,4 @@ class Talk:
             reply = read_reply("vllm", body)
         except CompletionsError:
             return False
-        return reply.prompt_ids in (None, self.encoded[0])
+        return reply.prompt_ids in (None, first.prompt_ids)

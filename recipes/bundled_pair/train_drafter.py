@@ -23,7 +23,7 @@ from draftlab.demo.run import DRAFTER, MAX_NEW_TOKENS, PAIR, PROMPTS, TARGET
 from draftlab.drafter.config import DrafterConfig
 from draftlab.hidden.capture import capture
 from draftlab.hidden.store import HiddenStore
-from draftlab.reference.generate import GreedySettings, generate_reference
+from draftlab.reference.generate import DecodeSettings, generate_reference
 from draftlab.reference.prompts import Prompt, read_prompts
 from draftlab.target.compute import Compute
 from draftlab.target.facts import TargetFacts
@@ -47,7 +47,7 @@ def taps(num_layers: int) -> tuple[int, ...]:
 
 def store_of(prompts: list[Prompt], folder: Path, compute: Compute) -> HiddenStore:
     """Greedy completions of these prompts and the target's states over them."""
-    settings = GreedySettings(max_new_tokens=MAX_NEW_TOKENS, thinking="off", batch_size=64)
+    settings = DecodeSettings(max_new_tokens=MAX_NEW_TOKENS, thinking="off", batch_size=64)
     reference = generate_reference(
         prompts, TARGET, folder / "reference", settings, compute, track=bar
     )

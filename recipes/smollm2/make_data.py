@@ -11,7 +11,7 @@ from pathlib import Path
 
 from draftlab.base.progress import bar
 from draftlab.hidden.capture import capture
-from draftlab.reference.generate import GreedySettings, generate_reference
+from draftlab.reference.generate import DecodeSettings, generate_reference
 from draftlab.reference.prompts import Prompt
 from draftlab.target.compute import Compute
 from recipes.real_models import SMOLLM2
@@ -28,7 +28,7 @@ def make(name: str, prompts: tuple[Prompt, ...], out: Path) -> None:
     compute = Compute.choose("cpu", "bfloat16")
     compute.apply()
     target = SMOLLM2.folder()
-    settings = GreedySettings(max_new_tokens=MAX_NEW_TOKENS, batch_size=64)
+    settings = DecodeSettings(max_new_tokens=MAX_NEW_TOKENS, batch_size=64)
     made = generate_reference(
         prompts, target, out / f"{name}-reference", settings, compute, track=bar
     )

@@ -18,7 +18,7 @@ from draftlab.base.records import sha256_file
 from draftlab.hidden import capture as capturing
 from draftlab.hidden.capture import capture
 from draftlab.hidden.store import HiddenStore, require_finite
-from draftlab.reference.generate import GreedySettings, generate_reference
+from draftlab.reference.generate import DecodeSettings, generate_reference
 
 ARCHITECTURES = ("qwen3", "qwen3_5", "llama", "gemma3")
 
@@ -28,7 +28,7 @@ def made(request, tmp_path_factory):
     """Six completions of uneven prompts, captured in passes of several sequences."""
     root = tmp_path_factory.mktemp(request.param)
     target = tiny.write_target(root / "target", request.param, tied=request.param == "gemma3")
-    settings = GreedySettings(max_new_tokens=10, ignore_eos=True, batch_size=4)
+    settings = DecodeSettings(max_new_tokens=10, ignore_eos=True, batch_size=4)
     prompts = pipeline.as_prompts(tiny.random_prompts(6, seed=3))
     reference = generate_reference(prompts, target, root / "ref", settings, pipeline.FP32)
     layers = (0, 1, 2)
@@ -126,7 +126,7 @@ def long_job(tmp_path_factory):
     """A reference of 40 completions, and the command that captures it in many small shards."""
     root = tmp_path_factory.mktemp("long")
     target = tiny.write_target(root / "target", "qwen3_5", tied=False)
-    settings = GreedySettings(max_new_tokens=24, ignore_eos=True)
+    settings = DecodeSettings(max_new_tokens=24, ignore_eos=True)
     prompts = pipeline.as_prompts(tiny.random_prompts(40, seed=5))
     generate_reference(prompts, target, root / "ref", settings, pipeline.FP32)
     program = (

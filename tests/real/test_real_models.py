@@ -10,7 +10,7 @@ import transformers
 from real_texts import chat, real_prompts
 
 from draftlab.hidden.capture import capture, carry_out, plan_capture
-from draftlab.reference.generate import GreedySettings, generate_reference
+from draftlab.reference.generate import DecodeSettings, generate_reference
 from draftlab.reference.prompts import Prompt
 from recipes.real_models import GEMMA, SMOLLM2
 
@@ -30,7 +30,7 @@ def made(request, tmp_path_factory):
     assert len(texts) == 32
     prompts = [chat(text) if chats else Prompt(prompt=text) for text in texts]
     folder, target = tmp_path_factory.mktemp(request.param), packaged.folder()
-    settings = GreedySettings(max_new_tokens=TOKENS)
+    settings = DecodeSettings(max_new_tokens=TOKENS)
     reference = generate_reference(prompts, target, folder / "ref", settings, pipeline.FP32)
     layers = tuple(round(1 + i * (depth - 4) / 4) for i in range(5))
     store = capture(reference, target, layers, folder / "store", pipeline.FP32)

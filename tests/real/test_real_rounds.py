@@ -12,7 +12,7 @@ from real_texts import chat, real_prompts
 
 from draftlab.base.errors import DrafterError, StoreError
 from draftlab.hidden.capture import capture
-from draftlab.reference.generate import GreedySettings, generate_reference
+from draftlab.reference.generate import DecodeSettings, generate_reference
 from draftlab.reference.prompts import Prompt
 from draftlab.replay.evaluate import evaluate
 from draftlab.target.compute import Compute
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 BF16 = Compute(device="cpu", dtype="bfloat16", threads=1)
 TOKENS = 32
-SETTINGS = GreedySettings(max_new_tokens=TOKENS, ignore_eos=True)
+SETTINGS = DecodeSettings(max_new_tokens=TOKENS, ignore_eos=True)
 LAYERS = (1, 8, 14, 20, 27)
 BUDGETS = (4, 16)
 
@@ -112,7 +112,7 @@ def test_texts_of_the_two_number_types_part_and_are_not_mixed(smollm2, fitted, t
 def test_gemmas_largest_states_survive_in_both_number_types(compute, tmp_path):
     """Its residual stream passes 65,504, the most that float16 holds; the store has no float16."""
     prompts = [Prompt(prompt=text) for text in short_prompts(2)]
-    settings = GreedySettings(max_new_tokens=4, ignore_eos=True)
+    settings = DecodeSettings(max_new_tokens=4, ignore_eos=True)
     layers = (1, 4, 8, 12, 15)
     _, store = made(tmp_path, folder_of(GEMMA), prompts, compute, settings, layers)
     for number in range(2):

@@ -15,10 +15,10 @@ from draftlab.reference.completions import (
     read_rows,
     row_text,
 )
-from draftlab.reference.generate import GreedySettings, generate_reference
+from draftlab.reference.generate import DecodeSettings, generate_reference
 from draftlab.reference.prompts import Prompt, read_prompts
 
-SETTINGS = GreedySettings(max_new_tokens=8, ignore_eos=True, batch_size=2)
+SETTINGS = DecodeSettings(max_new_tokens=8, ignore_eos=True, batch_size=2)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_a_finished_reference_is_returned_as_it_is_and_another_is_refused(target
     again = generate_reference(prompts, target, whole.folder, SETTINGS, pipeline.FP32)
     assert again.completions == whole.completions
     assert (whole.folder / "reference.json").read_bytes() == before
-    longer = GreedySettings(max_new_tokens=9, ignore_eos=True, batch_size=2)
+    longer = DecodeSettings(max_new_tokens=9, ignore_eos=True, batch_size=2)
     with pytest.raises(CompletionsError, match="max_new_tokens"):
         generate_reference(prompts, target, whole.folder, longer, pipeline.FP32)
 
@@ -108,7 +108,7 @@ def test_a_changed_row_is_noticed(whole, tmp_path):
 
 
 def test_completions_do_not_depend_on_who_shares_the_batch(target, prompts, whole, tmp_path):
-    alone = GreedySettings(max_new_tokens=8, ignore_eos=True, batch_size=1)
+    alone = DecodeSettings(max_new_tokens=8, ignore_eos=True, batch_size=1)
     made = generate_reference(prompts[::-1], target, tmp_path / "r", alone, pipeline.FP32)
     assert made.completions[::-1] == whole.completions
 
@@ -135,7 +135,7 @@ def test_lines_end_at_newlines_only(whole, tmp_path):
 @pytest.mark.parametrize("value", [0, 1])
 def test_a_completion_of_one_token_leaves_nothing_to_draft(value):
     with pytest.raises(CompletionsError, match="nothing is left to draft"):
-        GreedySettings(max_new_tokens=value)
+        DecodeSettings(max_new_tokens=value)
 
 
 def test_two_prompts_of_the_same_content_have_the_same_digest():

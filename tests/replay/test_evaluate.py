@@ -207,7 +207,7 @@ def test_the_compiled_sweep_and_torchs_sorting_give_the_same_drafts(
 ):
     compute = pipeline.FP32.model_copy(update={"dtype": dtype})
     prompts = pipeline.as_prompts(tiny.random_prompts(3))
-    settings = pipeline.GreedySettings(max_new_tokens=20, ignore_eos=True)
+    settings = pipeline.DecodeSettings(max_new_tokens=20, ignore_eos=True)
     reference = pipeline.generate_reference(
         prompts, small_pair.target, tmp_path / "ref", settings, compute
     )
