@@ -27,6 +27,14 @@ def completion_of(prompt_ids: list[int], limit: int, draw: int = 0) -> tuple[lis
     return ids[:limit], len(ids) <= limit
 
 
+def chances_of(ids: list[int], count: int) -> list[list[tuple[int, float]]]:
+    """At each place the `count` most probable tokens, with log-probabilities.
+
+    The token itself comes first, then those whose ids follow it, each 0.05 less.
+    """
+    return [[(token + k, -0.5 - 0.05 * k) for k in range(count)] for token in ids]
+
+
 class Broken(Exception):
     """Begin an answer and never end it."""
 
@@ -160,6 +168,10 @@ def sglang(*, trims=False, info="/model_info") -> FakeServer:
             "prompt_tokens": len(body["input_ids"]),
             "completion_tokens": len(ids),
         }
+        if body.get("return_logprob"):
+            top = chances_of(ids, body["top_logprobs_num"])
+            meta["output_token_logprobs"] = [[at[0][1], at[0][0], None] for at in top]
+            meta["output_top_logprobs"] = [[[lp, token, None] for token, lp in at] for at in top]
         sent = ids[:-1] if trims and whole else ids
         return 200, {"text": "?", "output_ids": sent, "meta_info": meta}
 
@@ -183,7 +195,17 @@ def vllm() -> FakeServer:
             "finish_reason": "stop" if whole else "length",
             "token_ids": ids if body.get("return_token_ids") else None,
             "prompt_token_ids": body["prompt"],
+            "logprobs": None,
         }
+        if body.get("logprobs"):
+            name = "token_id:{}" if body.get("return_tokens_as_token_ids") else "text of {}"
+            top = chances_of(ids, body["logprobs"])
+            choice["logprobs"] = {
+                "text_offset": [0] * len(ids),
+                "tokens": [name.format(token) for token in ids],
+                "token_logprobs": [at[0][1] for at in top],
+                "top_logprobs": [{name.format(token): lp for token, lp in at} for at in top],
+            }
         return 200, {"object": "text_completion", "choices": [choice], "metrics": None}
 
     models = {"object": "list", "data": [{"id": "tiny", "owned_by": "vllm", "root": "/m"}]}
@@ -195,6 +217,18 @@ def llama() -> FakeServer:
         if path != "/completion":
             return NOT_FOUND
         ids, whole = completion_of(body["prompt"], body["n_predict"], body.get("seed", 0))
+        places = [
+            {
+                "id": at[0][0],
+                "logprob": at[0][1],
+                "token": "?",
+                "bytes": [63],
+                "top_logprobs": [{"id": token, "token": "?", "logprob": lp} for token, lp in at],
+            }
+            for at in chances_of(ids, body.get("n_probs", 0))
+            if at
+        ]
+        known = {"completion_probabilities": places} if places else {}
         return 200, {
             "content": "?",
             "tokens": ids if body.get("return_tokens") else [],
@@ -202,6 +236,7 @@ def llama() -> FakeServer:
             "stop_type": "eos" if whole else "limit",
             "tokens_evaluated": len(body["prompt"]),
             "truncated": False,
+            **known,
         }
 
     props = {"default_generation_settings": {}, "model_path": "/m/tiny", "build_info": "b11434"}

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from draftlab.base.errors import CompletionsError, GateNotMet
+from draftlab.base.errors import CompletionsError, GateNotMet, TargetError
 from draftlab.base.progress import bar
+from draftlab.base.quantities import one_line
 from draftlab.cli.options import DeviceOption, DtypeOption, Threads, key_from, say
 
 if TYPE_CHECKING:
-    from draftlab.reference.completions import ReferenceRecord, Verification
+    from draftlab.reference.collection import Verification
+    from draftlab.reference.completions import ReferenceRecord
     from draftlab.reference.generate import DecodeSettings
     from draftlab.reference.prompts import Prompt
     from draftlab.reference.servers import ServerFacts
@@ -26,6 +28,9 @@ EXAMPLE = (
     "Example: draftlab reference --prompts prompts.jsonl --target models/Qwen3-4B "
     "--server http://localhost:30000 --max-new-tokens 4096 --out work/ref"
 )
+
+NEAR_TIE = 0.1
+"""Log-probabilities this close may be told apart by the order of additions."""
 
 _Switch = Annotated[bool, Parameter(negative="")]
 
@@ -175,7 +180,7 @@ def reference(
         )
     print(record.text() if json_output else _summary(record, out), end="")
     if record.collection is not None and record.collection.verification is not None:
-        _require_no_difference(record.collection.verification)
+        _require_no_difference(record.collection.verification, target)
 
 
 def _decode_here(
@@ -271,15 +276,34 @@ def _sampling_text(record: ReferenceRecord) -> str:
     return f"{', '.join(parts)}; {known}"
 
 
-def _require_no_difference(checked: Verification) -> None:
+def _require_no_difference(checked: Verification, target: Path) -> None:
     if not checked.differences:
         return
     first = checked.differences[0]
-    before, now = ("the end" if token is None else token for token in (first.before, first.now))
+    before, now = _token_names((first.before, first.now), target)
+    if first.margin is None:
+        margin = f"margin unknown: {first.no_margin}"
+    else:
+        nearly = ", a near tie" if abs(first.margin) < NEAR_TIE else ""
+        margin = f"margin {first.margin:.3g}{nearly}"
     raise GateNotMet(
         f"{len(checked.differences)} of {checked.num_prompts} prompts were answered differently; "
         f"first {first.id!r}, {first.when}: completion token {first.index} was {before}, then "
-        f"{now}.",
+        f"{now} ({margin}).",
         mend="Collect with --concurrency 1 into another --out, or look for what the server shares "
         "between requests; the reference is written and says so.",
     )
+
+
+def _token_names(tokens: Sequence[int | None], target: Path) -> list[str]:
+    """Each token with its text, where the target's tokenizer can be read."""
+    from draftlab.target.tokenizer import TokenizerFiles
+
+    try:
+        tokenizer = TokenizerFiles(target)
+    except TargetError:
+        return ["the end" if token is None else str(token) for token in tokens]
+    return [
+        "the end" if token is None else f"{token} {one_line(repr(tokenizer.decode([token])))}"
+        for token in tokens
+    ]

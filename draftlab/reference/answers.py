@@ -18,7 +18,8 @@ from collections.abc import Callable
 
 from draftlab.base.errors import CompletionsError
 from draftlab.base.records import Record
-from draftlab.reference.completions import Finish, IdsFrom, Reason
+from draftlab.reference.collection import Reason
+from draftlab.reference.completions import Finish, IdsFrom
 from draftlab.reference.encode import Tokenizer
 from draftlab.reference.replies import Reply
 from draftlab.reference.samples import Key

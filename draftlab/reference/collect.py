@@ -29,19 +29,17 @@ from draftlab.base.quantities import listing
 from draftlab.base.records import Provenance, sha256_json
 from draftlab.reference.answers import Answer, why_excluded
 from draftlab.reference.client import Address, ServerClient
+from draftlab.reference.collection import Collection, Excluded, Verification
 from draftlab.reference.completions import (
     RECORD_NAME,
-    Collection,
     Completion,
-    Excluded,
-    PartialRows,
     Reference,
     ReferenceJob,
-    Verification,
     finished,
     write_reference,
 )
 from draftlab.reference.inflight import in_flight, require_no_event_loop
+from draftlab.reference.partial import PartialRows
 from draftlab.reference.prompts import Prompt
 from draftlab.reference.samples import Key
 from draftlab.reference.servers import ServerFacts
@@ -189,7 +187,7 @@ def _verification(
     numbers = {sample.id: n for n, sample in enumerate(talk.samples)}
     said = [Question(row.id, numbers[row.id], row.completion_ids) for row in rows]
     chosen = spread(said, settings.verify)
-    return verify(runner, talk.ask, chosen, settings.concurrency, track)
+    return verify(runner, talk.ask_again, chosen, settings.concurrency, track)
 
 
 def _verified_now(runner: asyncio.Runner, talk: Talk, done: Reference, track: Track) -> Reference:

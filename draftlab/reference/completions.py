@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -27,9 +27,9 @@ from draftlab.base.records import (
     Record,
     json_lines,
     sha256_file,
-    sweep,
     write_atomic,
 )
+from draftlab.reference.collection import Collection
 from draftlab.target.decoding import Decoding
 
 Thinking = Literal["on", "off", "template"]
@@ -42,10 +42,6 @@ SameTarget = Literal["checked", "unknown: server reference"]
 """What a capture can know of the target that wrote the reference."""
 Dialect = Literal["sglang", "vllm", "llama.cpp", "text"]
 """How a server is spoken to; all but `text` take and give token ids."""
-When = Literal["asked again alone", "asked again under load"]
-"""Alone: compared with the row of the reference. Under load: with what was said alone."""
-Reason = Literal["empty", "too short", "cut off", "split away", "prompt read differently"]
-"""Why a server's answer is no reference row; `draftlab.reference.answers` defines them."""
 
 RECORD_NAME = "reference.json"
 ROWS_NAME = "completions.jsonl"
@@ -136,56 +132,6 @@ class ReferenceJob(Record):
     """SHA-256 of the chat template; empty where no prompt needed one."""
     keep_cut_off: bool
     """Whether completions that ended at the token limit are among the rows."""
-
-
-class Excluded(Record):
-    """A prompt without a completion, and why."""
-
-    id: str
-    reason: Reason
-
-
-class Difference(Record):
-    """Where one prompt's two completions part."""
-
-    id: str
-    when: When
-    index: int
-    """Completion tokens before it that are the same."""
-    before: int | None
-    """Token id in the first of the two; None where it has ended."""
-    now: int | None
-
-
-class Verification(Record):
-    """What came of asking some prompts again, alone and then with others in flight."""
-
-    num_prompts: int
-    in_flight: int
-    differences: tuple[Difference, ...]
-    """The first one of each prompt that has any."""
-
-
-class Collection(Record):
-    """How a server's rows were gathered; nothing here decides what they are."""
-
-    address: str
-    """Scheme and host only."""
-    concurrency: int
-    time_limit_seconds: float
-    """For one answer."""
-    retries: int
-    """How often a request was repeated at most."""
-    num_retried: int
-    """Requests of the last run that were repeated, each time counted."""
-    excluded: tuple[Excluded, ...]
-    num_retokenised: int
-    num_not_round_trip: int
-    """Of the retokenised completions, those whose text changes when encoded and decoded again."""
-    num_repeats: int
-    """Samples that say what an earlier one of their prompt says: many where a server heeds neither
-    temperature nor seed."""
-    verification: Verification | None
 
 
 class ReferenceRecord(Document):
@@ -320,54 +266,3 @@ def read_rows(text: str) -> tuple[Completion, ...]:
                 f"{ROWS_NAME}, line {number} is not a completion.", mend="Make the reference again."
             ) from error
     return tuple(rows)
-
-
-Row = TypeVar("Row", bound=Record)
-
-
-class PartialRows(Generic[Row]):
-    """The rows of an unfinished reference; appended as they come, dropped when finished.
-
-    Its first line is the digest of the job, so rows of other prompts or settings are never taken
-    over.
-    """
-
-    def __init__(self, folder: Path, job_digest: str, row: type[Row]) -> None:
-        self._path = folder / PARTIAL_NAME
-        self._header = json.dumps({"job": job_digest}) + "\n"
-        self._row = row
-
-    def start(self) -> tuple[Row, ...]:
-        """Rows of the same job that are whole; opens the file for the rest.
-
-        Raises:
-            CompletionsError: the folder holds the rows of another job.
-        """
-        sweep(self._path.parent)
-        if not self._path.is_file():
-            write_atomic(self._path, self._header.encode())
-            return ()
-        lines = json_lines(self._path.read_text(encoding="utf-8", errors="replace"))
-        if lines[0] + "\n" != self._header:
-            raise CompletionsError(
-                f"{self._path} was begun with other prompts, another target or other settings.",
-                mend="Give another --out, or delete that file to start again.",
-            )
-        rows: list[Row] = []
-        for line in lines[1:-1]:  # what no newline ends is a torn write
-            try:
-                rows.append(self._row.model_validate_json(line))
-            except ValidationError:
-                break  # so is this; what follows it is redone
-        write_atomic(self._path, (self._header + "".join(map(row_text, rows))).encode())
-        return tuple(rows)
-
-    def append(self, rows: Sequence[Row]) -> None:
-        """Add a batch of rows."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write("".join(map(row_text, rows)))
-            file.flush()
-
-    def drop(self) -> None:
-        """Forget the partial file, once the whole is written."""
-        self._path.unlink(missing_ok=True)

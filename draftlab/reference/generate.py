@@ -26,7 +26,6 @@ from draftlab.base.records import Provenance, sha256_json
 from draftlab.reference.completions import (
     Completion,
     LocalTarget,
-    PartialRows,
     Reference,
     ReferenceJob,
     Thinking,
@@ -41,6 +40,7 @@ from draftlab.reference.leaving import (
     decode_together,
     padded_left,
 )
+from draftlab.reference.partial import PartialRows
 from draftlab.reference.prompts import Prompt, prompts_digest
 from draftlab.reference.samples import Sample, samples_of
 from draftlab.target.compute import Compute

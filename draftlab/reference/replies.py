@@ -7,15 +7,23 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any, TypeVar, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from draftlab.base.errors import CompletionsError
 from draftlab.base.quantities import one_line
 from draftlab.reference.completions import Dialect, Finish
+
+T = TypeVar("T")
+_TOKEN_NAME = re.compile(r"token_id:([0-9]{1,9})")
+
+Alternatives = tuple[Mapping[int, float], ...]
+"""At each place, log-probabilities by token id of some of the most probable tokens, as a server
+reports them; empty where it knows none (llama.cpp while it drafts)."""
 
 
 class Refused(CompletionsError):
@@ -35,6 +43,8 @@ class Reply:
     num_prompt_tokens: int | None = None
     split_away: bool = False
     """Reasoning or tool calls were taken out of the text."""
+    alternatives: Alternatives | None = None
+    """None where it gives none."""
 
 
 class _Sent(BaseModel):
@@ -51,6 +61,7 @@ class _SglangFinish(_Sent):
 class _SglangMeta(_Sent):
     finish_reason: _SglangFinish
     prompt_tokens: int | None = None
+    output_top_logprobs: tuple[tuple[tuple[float, int, Any], ...] | None, ...] | None = None
 
 
 class _SglangReply(_Sent):
@@ -59,10 +70,15 @@ class _SglangReply(_Sent):
     meta_info: _SglangMeta
 
 
+class _VllmLogprobs(_Sent):
+    top_logprobs: tuple[dict[str, float] | None, ...] | None = None
+
+
 class _VllmChoice(_Sent):
     token_ids: tuple[int, ...]
     prompt_token_ids: tuple[int, ...] | None = None
     finish_reason: str | None
+    logprobs: _VllmLogprobs | None = None
 
 
 class _VllmReply(_Sent):
@@ -70,10 +86,20 @@ class _VllmReply(_Sent):
     prompt_token_ids: tuple[int, ...] | None = None
 
 
+class _LlamaToken(_Sent):
+    id: int
+    logprob: float
+
+
+class _LlamaPlace(_Sent):
+    top_logprobs: tuple[_LlamaToken, ...] = ()
+
+
 class _LlamaReply(_Sent):
     tokens: tuple[int, ...]
     stop_type: str
     tokens_evaluated: int | None = None
+    completion_probabilities: tuple[_LlamaPlace, ...] | None = None
 
 
 class _Message(_Sent):
@@ -145,6 +171,10 @@ def _read_sglang(sent: _SglangReply) -> Reply:
         ids=ids,
         prompt_ids=sent.prompt_token_ids,
         num_prompt_tokens=sent.meta_info.prompt_tokens,
+        alternatives=_each(
+            sent.meta_info.output_top_logprobs,
+            lambda top: {token: chance for chance, token, _ in top},
+        ),
     )
 
 
@@ -152,12 +182,26 @@ def _read_vllm(sent: _VllmReply) -> Reply:
     choice = sent.choices[0]
     prompt_ids = choice.prompt_token_ids or sent.prompt_token_ids
     finish = _finish(choice.finish_reason, {"stop": "stop", "length": "length"})
-    return Reply(finish=finish, ids=choice.token_ids, prompt_ids=prompt_ids)
+    top = choice.logprobs.top_logprobs if choice.logprobs else None
+    return Reply(
+        finish=finish,
+        ids=choice.token_ids,
+        prompt_ids=prompt_ids,
+        alternatives=_each(top, _by_token_id),
+    )
 
 
 def _read_llama(sent: _LlamaReply) -> Reply:
     finish = _finish(sent.stop_type, {"eos": "stop", "limit": "length"})
-    return Reply(finish=finish, ids=sent.tokens, num_prompt_tokens=sent.tokens_evaluated)
+    return Reply(
+        finish=finish,
+        ids=sent.tokens,
+        num_prompt_tokens=sent.tokens_evaluated,
+        alternatives=_each(
+            sent.completion_probabilities,
+            lambda place: {token.id: token.logprob for token in place.top_logprobs},
+        ),
+    )
 
 
 def _read_text(sent: _TextReply) -> Reply:
@@ -172,6 +216,20 @@ def _read_text(sent: _TextReply) -> Reply:
         num_prompt_tokens=usage.prompt_tokens or None,  # some say 0 for "not counted"
         split_away=any(split) or bool(details.reasoning_tokens),
     )
+
+
+def _each(
+    places: Sequence[T | None] | None, read: Callable[[T], Mapping[int, float]]
+) -> Alternatives | None:
+    if places is None:
+        return None
+    return tuple({} if place is None else read(place) for place in places)
+
+
+def _by_token_id(top: Mapping[str, float]) -> dict[int, float]:
+    """Of names like `token_id:17`, as asked for; texts tell nothing."""
+    found = ((_TOKEN_NAME.fullmatch(name), chance) for name, chance in top.items())
+    return {int(name.group(1)): chance for name, chance in found if name}
 
 
 def _finish(said: str | None, kinds: Mapping[str, Finish]) -> Finish:

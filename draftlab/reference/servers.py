@@ -71,6 +71,8 @@ class Asking:
     switch: Mapping[str, bool]
     """What the thinking mode passes to a chat template that the server renders."""
     decoding: Decoding = GREEDY
+    num_alternatives: int = 0
+    """So many of the most probable tokens are to be given at each place, with log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +182,15 @@ def _sglang_body(asking: Asking, ids: tuple[int, ...], seed: int) -> dict[str, A
             "top_p": decoding.top_p,
             "sampling_seed": seed,
         }
-    return {
+    body = {
         "input_ids": list(ids),
         "sampling_params": sampling,
         "return_prompt_token_ids": True,
         "stream": False,
     }
+    if asking.num_alternatives:
+        body |= {"return_logprob": True, "top_logprobs_num": asking.num_alternatives}
+    return body
 
 
 def _vllm_body(asking: Asking, ids: tuple[int, ...], seed: int) -> dict[str, Any]:
@@ -203,6 +208,8 @@ def _vllm_body(asking: Asking, ids: tuple[int, ...], seed: int) -> dict[str, Any
     }
     if not decoding.is_greedy:
         body |= {"top_k": decoding.top_k, "top_p": decoding.top_p, "min_p": 0.0, "seed": seed}
+    if asking.num_alternatives:
+        body |= {"logprobs": asking.num_alternatives, "return_tokens_as_token_ids": True}
     return body
 
 
@@ -241,6 +248,8 @@ def _llama_body(asking: Asking, ids: tuple[int, ...], seed: int) -> dict[str, An
             "xtc_probability": 0.0,
             "min_keep": 0,
         }
+    if asking.num_alternatives:
+        body |= {"n_probs": asking.num_alternatives, "post_sampling_probs": False}
     return body
 
 

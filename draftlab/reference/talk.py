@@ -16,14 +16,17 @@ from draftlab.reference.client import NOT_READY, Patience, ServerClient
 from draftlab.reference.completions import ReferenceJob, Server, Thinking
 from draftlab.reference.encode import PromptEncoder
 from draftlab.reference.prompts import Prompt, prompts_digest
-from draftlab.reference.replies import read_reply
+from draftlab.reference.replies import Reply, read_reply
 from draftlab.reference.samples import samples_of
 from draftlab.reference.servers import Asking, ServerFacts, identify, request
+from draftlab.reference.verify import SaidAgain
 from draftlab.target.decoding import GREEDY, Decoding
 from draftlab.target.facts import TargetFacts
 from draftlab.target.tokenizer import TokenizerFiles, tokenizer_digest
 
 MOST_RETRIES = 20
+NUM_ALTERNATIVES = 5
+"""At each place of a verifying answer: enough for a near tie, and replies stay a few megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +131,22 @@ class Talk:
 
     async def ask(self, number: int) -> Answer:
         """The answer to one of the samples, checked."""
+        return (await self._ask(number, self._met))[0]
+
+    async def ask_again(self, number: int) -> SaidAgain:
+        """The same once more, with what else the server might have said."""
+        answer, reply = await self._ask(
+            number, replace(self._met, num_alternatives=NUM_ALTERNATIVES)
+        )
+        return SaidAgain(answer.completion_ids, reply.alternatives)
+
+    async def _ask(self, number: int, asking: Asking) -> tuple[Answer, Reply]:
         sample = self.samples[number]
-        asked = request(self._met, sample.prompt, sample.prompt_ids, sample.seed)
+        asked = request(asking, sample.prompt, sample.prompt_ids, sample.seed)
         try:
+            reply = read_reply(asking.dialect, await self.client.ask(asked))
             answer = answer_of(
-                read_reply(self._met.dialect, await self.client.ask(asked)),
+                reply,
                 sample.prompt_ids,
                 self._vocab_size,
                 self.settings.max_new_tokens,
@@ -140,7 +154,7 @@ class Talk:
             )
         except CompletionsError as error:
             raise type(error)(f"prompt {sample.id!r}: {error}", mend=error.mend) from error
-        return answer.model_copy(update={"sample": sample.index})
+        return answer.model_copy(update={"sample": sample.index}), reply
 
     def job(self, facts: ServerFacts) -> ReferenceJob:
         """What decides the completions, as far as it can be seen."""

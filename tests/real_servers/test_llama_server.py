@@ -16,9 +16,13 @@ import live
 import pytest
 import tiny
 import torch
+from oracles import plain_distribution
 
 from draftlab.cli.main import code_of
 from draftlab.reference.completions import Completion, Reference
+from draftlab.reference.prompts import Prompt
+from draftlab.reference.replies import read_reply
+from draftlab.reference.servers import Asking, request
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, live.needs(live.LLAMA, "servers")]
 
@@ -171,6 +175,50 @@ def test_a_local_target_and_the_server_give_the_same_rows(bundled, plain, tmp_pa
         same = sum(a.completion_ids == b.completion_ids for a, b in zip(far, near, strict=True))
         assert same >= served.num_prompts - 1, "one may part at a near-tie"
         assert [(a.id, a.finish) for a in far] == [(b.id, b.finish) for b in near]
+
+
+def test_samples_follow_the_targets_distribution(plain, tmp_path, capfd):
+    """Chi-square of 1,200 first tokens; filters in llama.cpp's own order would fail it."""
+    port = live.free_port()
+    one = tmp_path / "prompt.jsonl"
+    one.write_text(plain.prompts.read_text().split("\n")[0] + "\n")
+    filters = ["--temperature", "2.5", "--top-k", "60", "--top-p", "0.8", "--samples", "1200"]
+    asked = replace(plain, prompts=one, max_new_tokens=2)
+    with live.serving(asked.command(port), tmp_path / "log", port=port) as server:
+        assert code_of(asked.asked(server.url, tmp_path / "ref", *filters)) == 0, capfd.readouterr()
+    rows = Reference.open(tmp_path / "ref").completions
+    with torch.inference_mode():
+        model = tiny.load_target(plain.folder)
+        logits = model(torch.tensor([rows[0].prompt_ids])).logits[0, -1]
+    expected = torch.tensor(plain_distribution(logits.tolist(), 2.5, 60, 0.8)) * len(rows)
+    drawn = torch.bincount(torch.tensor([r.completion_ids[0] for r in rows]), minlength=2048)
+
+    assert len(rows) == 1200
+    assert int(drawn[expected == 0].sum()) == 0
+    possible = expected > 4
+    assert (degrees := int(possible.sum()) - 1) >= 15
+    chi_square = float(((drawn - expected)[possible] ** 2 / expected[possible]).sum())
+    assert chi_square < degrees + 4 * (2 * degrees) ** 0.5
+
+
+def test_log_probabilities_of_a_verifying_answer_are_the_targets(plain, tmp_path):
+    port = live.free_port()
+    ids = tuple(lines(plain.prompts)[0]["input_ids"])
+    asked = request(
+        Asking("llama.cpp", "", 8, ignore_eos=False, switch={}, num_alternatives=5),
+        Prompt(input_ids=ids),
+        ids,
+    )
+    with live.serving(plain.command(port), tmp_path / "log", port=port) as server:
+        reply = read_reply("llama.cpp", json.dumps(server.post(asked.path, asked.body)).encode())
+    with torch.inference_mode():
+        logits = tiny.load_target(plain.folder)(torch.tensor([ids + reply.ids])).logits[0]
+    expected = logits[len(ids) - 1 : -1].log_softmax(dim=-1)
+
+    assert [len(place) for place in reply.alternatives] == [5] * 8
+    for place, row in zip(reply.alternatives, expected, strict=True):
+        for token, found in place.items():
+            assert found == pytest.approx(float(row[token]), abs=1e-3)
 
 
 def test_a_client_that_is_killed_asks_for_nothing_twice(plain, tmp_path):

@@ -8,6 +8,7 @@ import importlib.util
 import itertools
 import json
 import sys
+from dataclasses import replace
 
 import live
 import pytest
@@ -17,6 +18,7 @@ import state_servers
 from draftlab.hidden.export import export_request
 from draftlab.reference.prompts import Prompt
 from draftlab.reference.servers import Asking, request
+from draftlab.target.decoding import Decoding
 
 pytestmark = [pytest.mark.server, live.needs(live.SGLANG, "servers")]
 
@@ -44,6 +46,42 @@ ASKED = [
         (1, 2, 65536), (False, True), ({}, {"enable_thinking": True})
     )
 ]
+
+
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        Decoding(temperature=1.0),
+        Decoding(temperature=0.7, top_p=0.9, seed=3),
+        Decoding(temperature=0.6, top_k=20),
+    ],
+    ids=str,
+)
+def test_requests_for_samples_and_for_log_probabilities_pass_it(contract, decoding):
+    asking = replace(ASKED[0], decoding=decoding, num_alternatives=5)
+    asked = request(asking, Prompt(input_ids=(1, 2)), (1, 2), 2**31 - 1)
+    body = json.loads(json.dumps(asked.body))
+    read = contract.GenerateRequest.from_json_value(body)
+    sampling = read.sampling_params
+
+    assert (sampling.temperature, sampling.top_p) == (decoding.temperature, decoding.top_p)
+    assert (sampling.top_k, sampling.min_p) == (decoding.top_k or -1, 0.0)
+    assert sampling.sampling_seed == 2**31 - 1
+    assert (read.return_logprob, read.top_logprobs_num) == (True, 5)
+    assert set(body) <= set(read.__struct_fields__)
+
+
+def test_simulated_log_probabilities_are_such_as_the_contract_has_them(contract):
+    asked = {
+        "return_logprob": True,
+        "top_logprobs_num": 2,
+        "sampling_params": {"max_new_tokens": 3},
+    }
+    _, body = servers.sglang().post("/generate", sent(ASKED[0], (1, 2)) | asked)
+    read = contract.GenerateResponse.from_json_value(json.loads(json.dumps(body)))
+
+    assert [entry.token_id for entry in read.meta_info.output_token_logprobs] == body["output_ids"]
+    assert [len(place) for place in read.meta_info.output_top_logprobs] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("asking", ASKED, ids=str)

@@ -10,12 +10,12 @@ from draftlab.base.errors import CompletionsError
 from draftlab.reference.completions import (
     PARTIAL_NAME,
     Completion,
-    PartialRows,
     Reference,
     read_rows,
     row_text,
 )
 from draftlab.reference.generate import DecodeSettings, generate_reference
+from draftlab.reference.partial import PartialRows
 from draftlab.reference.prompts import Prompt, read_prompts
 
 SETTINGS = DecodeSettings(max_new_tokens=8, ignore_eos=True, batch_size=2)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ from draftlab.reference import client
 from draftlab.reference.collect import collect_reference
 from draftlab.reference.completions import Reference, ReferenceRecord
 from draftlab.reference.prompts import Prompt
+from draftlab.reference.replies import read_reply
 from draftlab.reference.talk import CollectSettings
+from draftlab.reference.verify import Question, SaidAgain, _difference
 from draftlab.target.tokenizer import TokenizerFiles
 
 TARGET = Path(__file__).parents[2] / "draftlab/demo/pair/target"
@@ -555,6 +558,82 @@ def test_rows_that_were_wrong_when_collected_are_found_alone(sglang, tmp_path):
     assert "asked again alone" in when
 
 
+WIRE = {
+    "sglang": ("/generate", lambda sent: sent["output_ids"]),
+    "vllm": ("/v1/completions", lambda sent: sent["choices"][0]["token_ids"]),
+    "llama.cpp": ("/completion", lambda sent: sent["tokens"]),
+}
+
+
+def flips_the_second_time(kind, server, *, by, tells=True):
+    """The third token comes out as another one; `tells`: with its log-probabilities."""
+    path, ids_of = WIRE[kind]
+    asked_for = ("return_logprob", "logprobs", "n_probs")
+    seen = Counter()
+
+    def fault(number, body):
+        known = body if tells else {k: v for k, v in body.items() if k not in asked_for}
+        status, sent = server.post(path, known)
+        seen[tuple(servers.prompt_of(body))] += servers.limit_of(body) > 1
+        if seen[tuple(servers.prompt_of(body))] > 1:
+            ids_of(sent)[2] += by
+        return status, sent
+
+    return fault
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("fault", "margin", "why"),
+    [
+        ({"by": 1}, 0.05, None),
+        ({"by": 3}, 0.15, None),
+        ({"by": 40}, None, "not both among the most probable"),
+        ({"by": 1, "tells": False}, None, "gives no log-probabilities"),
+    ],
+    ids=["near tie", "no tie", "far away", "silent"],
+)
+def test_the_margin_at_the_first_difference_is_the_servers_own(kind, fault, margin, why, tmp_path):
+    prompts = prompts_of_ids(3)
+    with servers.running(KINDS[kind]()) as server:
+        collect(server, prompts, tmp_path / "ref", concurrency=1)
+        assert not any("logprobs" in body or "n_probs" in body for body in server.bodies)
+        server.fault = flips_the_second_time(kind, server, **fault)
+        made = collect(server, prompts, tmp_path / "ref", verify=3, concurrency=3)
+
+    found = made.record.collection.verification.differences
+    assert len(found) == 3
+    for one, prompt in zip(found, prompts, strict=True):
+        token = servers.completion_of(list(prompt.input_ids), 64)[0][2]
+        assert (one.index, one.before, one.now) == (2, token, token + fault["by"])
+        assert one.margin == (None if margin is None else pytest.approx(margin))
+        assert (one.no_margin is None) if why is None else (why in one.no_margin)
+
+
+def test_an_answer_that_has_parted_already_tells_no_margin():
+    said, alone, loaded = (5, 6, 7), (5, 6, 9), (5, 8, 9)
+
+    def chances(*places):
+        return tuple(dict(place) for place in places)
+
+    knows = SaidAgain(loaded, chances({}, {}, {7: -1.0, 9: -0.2}))
+    silent = SaidAgain(alone, None)
+    found = _difference(Question("p", 0, said), silent, knows)
+    assert (found.index, found.before, found.now) == (2, 7, 9)
+    assert (found.margin, found.no_margin) == (None, "the server gives no log-probabilities")
+    tells = SaidAgain(alone, chances({}, {}, {7: -0.9, 9: -0.7}))
+    assert _difference(Question("p", 0, said), tells, knows).margin == pytest.approx(-0.2)
+    ended = _difference(Question("p", 0, said), SaidAgain((5, 6), chances({}, {})), knows)
+    assert (ended.now, ended.margin, ended.no_margin) == (None, None, "one of the two had ended")
+
+
+def test_names_that_are_no_token_ids_tell_no_margin():
+    choice = {"token_ids": [17], "finish_reason": "stop"}
+    told = {"top_logprobs": [{"17": -0.1, "token_id:18": -2.0, "token_id:x": -3.0}]}
+    body = json.dumps({"choices": [{**choice, "logprobs": told}]}).encode()
+    assert read_reply("vllm", body).alternatives == ({18: -2.0},)
+
+
 # The command -----------------------------------------------------------------------------------
 
 
@@ -596,8 +675,14 @@ def test_the_command_ends_with_3_where_answers_change_and_says_where(sglang, tmp
     assert code_of(command(sglang, tmp_path, "--concurrency", "1")) == 0
     sglang.fault = changes_under_load(sglang)
     assert code_of(command(sglang, tmp_path, "--verify", "6", "--concurrency", "4")) == 3
+    said = capsys.readouterr().err
     # Which answers change depends on what is in flight together, and so on the machine's load.
-    assert re.search(r"[1-6] of 6 prompts were answered differently", capsys.readouterr().err)
+    assert re.search(r"[1-6] of 6 prompts were answered differently", said)
+    assert "(margin unknown: the server gives no log-probabilities)" not in said
+    assert "(margin unknown: they are not both among" in said
+    first, _ = servers.completion_of(list(prompts_of_ids(6)[0].input_ids), 64)
+    text = TokenizerFiles(TARGET).decode([first[0]])
+    assert f"completion token 0 was {first[0]} {text!r}, then 100 " in said
     assert code_of(command(sglang, tmp_path)) == 3, "a rerun must not forget it"
     assert GateNotMet.exit_code == 3
 
