@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from draftlab.base.errors import CompletionsError, GateNotMet, TargetError
+from draftlab.base.errors import CompletionsError
 from draftlab.base.progress import bar
-from draftlab.base.quantities import one_line
 from draftlab.cli.options import DeviceOption, DtypeOption, Threads, key_from, say
+from draftlab.cli.reference_text import require_no_difference, summary
 
 if TYPE_CHECKING:
-    from draftlab.reference.collection import Verification
     from draftlab.reference.completions import ReferenceRecord
     from draftlab.reference.generate import DecodeSettings
-    from draftlab.reference.prompts import Prompt
     from draftlab.reference.servers import ServerFacts
+    from draftlab.reference.sources import PromptList
     from draftlab.target.decoding import Decoding
 
 EXAMPLE = (
-    "Example: draftlab reference --prompts prompts.jsonl --target models/Qwen3-4B "
+    "Example: draftlab reference --prompts builtin:code,maths --target models/Qwen3-4B "
     "--max-new-tokens 128 --out work/ref\n\n"
     "Example: draftlab reference --prompts prompts.jsonl --target models/Qwen3-4B "
     "--server http://localhost:30000 --max-new-tokens 4096 --out work/ref"
 )
-
-NEAR_TIE = 0.1
-"""Log-probabilities this close may be told apart by the order of additions."""
 
 _Switch = Annotated[bool, Parameter(negative="")]
 
@@ -99,11 +94,12 @@ class ServerFlags:
 
 def reference(
     *,
-    prompts: Path,
+    prompts: str,
     target: Path,
     max_new_tokens: int,
     out: Path,
     server: str = "",
+    limit: int | None = None,
     ignore_eos: bool = False,
     thinking: Literal["on", "off", "template"] = "template",
     json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
@@ -121,7 +117,9 @@ def reference(
     ----------
     prompts
         JSONL: {"prompt": ...}, {"messages": [...]} or {"input_ids": [...]}, with optional id,
-        domain.
+        domain. Or a set by its name: builtin, builtin:code,maths (also chat, writing, agent,
+        multilingual), or humaneval, gsm8k, math500, mbpp, mt-bench, alpaca, worded as in published
+        figures; gsm8k:FILE reads its rows from a file.
     target
         Folder of the target model.
     max_new_tokens
@@ -130,6 +128,9 @@ def reference(
         Folder to write. Run the same command again to continue a stopped one.
     server
         Address of a server that serves the target, e.g. http://localhost:30000.
+    limit
+        Ask so many of the prompts at most: evenly spread, or for the field's sets the first after
+        z-lab's shuffle. The record says so.
     ignore_eos
         Go on past end-of-text tokens.
     thinking
@@ -137,11 +138,11 @@ def reference(
     json_output
         Print the record as JSON.
     """
-    from draftlab.reference.prompts import read_prompts
+    from draftlab.reference.sources import load_prompts
 
     _refuse_flags_of_the_other(server, local, asking)
     decoding = choice.decoding()
-    loaded = read_prompts(prompts)
+    loaded = load_prompts(prompts, limit)
     if server:
         from draftlab.reference.collect import collect_reference
         from draftlab.reference.talk import CollectSettings
@@ -159,8 +160,16 @@ def reference(
             retries=asking.retries,
             api_key=key_from(asking.api_key_env),
             decoding=decoding,
+            source=loaded.source,
         )
-        made = collect_reference(loaded, target, out, settings, track=bar, tell=_say_what_answers)
+        made = collect_reference(
+            loaded.prompts,
+            target,
+            out,
+            settings,
+            track=bar,
+            tell=_say_what_answers,
+        )
         record = made.record
     else:
         from draftlab.reference.generate import DecodeSettings
@@ -175,16 +184,17 @@ def reference(
                 thinking=thinking,
                 batch_size=local.batch_size,
                 decoding=decoding,
+                source=loaded.source,
             ),
             local,
         )
-    print(record.text() if json_output else _summary(record, out), end="")
+    print(record.text() if json_output else summary(record, out), end="")
     if record.collection is not None and record.collection.verification is not None:
-        _require_no_difference(record.collection.verification, target)
+        require_no_difference(record.collection.verification, target)
 
 
 def _decode_here(
-    prompts: Sequence[Prompt],
+    loaded: PromptList,
     target: Path,
     out: Path,
     settings: DecodeSettings,
@@ -196,9 +206,11 @@ def _decode_here(
     compute = Compute.choose(flags.device, flags.dtype, threads=flags.threads)
     compute.apply()
     say(
-        f"reference: {len(prompts)} prompts, up to {settings.max_new_tokens} tokens each; {compute}"
+        f"reference: {len(loaded.prompts)} prompts, up to {settings.max_new_tokens} tokens each; "
+        f"{compute}"
     )
-    return generate_reference(prompts, target, out, settings, compute, track=bar).record
+    made = generate_reference(loaded.prompts, target, out, settings, compute, track=bar)
+    return made.record
 
 
 def _refuse_flags_of_the_other(server: str, local: LocalFlags, asking: ServerFlags) -> None:
@@ -223,87 +235,3 @@ def _say_what_answers(facts: ServerFacts) -> None:
         else "token ids in and out"
     )
     say(f"reference: {facts.name} {facts.version}, model {facts.model_id}; {ids}")
-
-
-def _summary(record: ReferenceRecord, out: Path) -> str:
-    """What was made, in a few lines."""
-    limit = record.job.max_new_tokens
-    lines = [
-        f"{record.num_completions} completions, {record.num_tokens:,} tokens, "
-        f"{record.num_cut_off} cut off at {limit} -> {out}"
-    ]
-    if not record.job.decoding.is_greedy:
-        lines.append(_sampling_text(record))
-    collection = record.collection
-    if collection is None:
-        return "\n".join(lines) + "\n"
-    from draftlab.reference.collect import reasons_text
-
-    if collection.excluded:
-        lines.append(f"{len(collection.excluded)} left out: {reasons_text(collection.excluded)}")
-    if collection.num_retokenised:
-        lines.append(
-            f"{collection.num_retokenised} retokenised from text; the text of "
-            f"{collection.num_not_round_trip} of them "
-            f"({collection.num_not_round_trip / collection.num_retokenised:.1%}) does not survive "
-            "encoding and decoding"
-        )
-    if collection.num_repeats:
-        lines.append(f"{collection.num_repeats} samples repeat an earlier one of their prompt")
-    checked = collection.verification
-    if checked is not None:
-        lines.append(
-            f"{checked.num_prompts} asked again, alone and with {checked.in_flight} in flight: "
-            f"{len(checked.differences)} differ"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _sampling_text(record: ReferenceRecord) -> str:
-    """How the tokens were drawn, and whether what they were drawn with is known."""
-    how = record.job.decoding
-    parts = [f"sampled: temperature {how.temperature:g}"]
-    if how.top_k:
-        parts.append(f"top-k {how.top_k}")
-    if how.top_p < 1:
-        parts.append(f"top-p {how.top_p:g}")
-    parts.append(f"seed {how.seed}, {how.num_samples} per prompt")
-    known = (
-        "each token with its log-probability"
-        if record.collection is None
-        else "by a server: no log-probabilities, and that it drew so is its word alone"
-    )
-    return f"{', '.join(parts)}; {known}"
-
-
-def _require_no_difference(checked: Verification, target: Path) -> None:
-    if not checked.differences:
-        return
-    first = checked.differences[0]
-    before, now = _token_names((first.before, first.now), target)
-    if first.margin is None:
-        margin = f"margin unknown: {first.no_margin}"
-    else:
-        nearly = ", a near tie" if abs(first.margin) < NEAR_TIE else ""
-        margin = f"margin {first.margin:.3g}{nearly}"
-    raise GateNotMet(
-        f"{len(checked.differences)} of {checked.num_prompts} prompts were answered differently; "
-        f"first {first.id!r}, {first.when}: completion token {first.index} was {before}, then "
-        f"{now} ({margin}).",
-        mend="Collect with --concurrency 1 into another --out, or look for what the server shares "
-        "between requests; the reference is written and says so.",
-    )
-
-
-def _token_names(tokens: Sequence[int | None], target: Path) -> list[str]:
-    """Each token with its text, where the target's tokenizer can be read."""
-    from draftlab.target.tokenizer import TokenizerFiles
-
-    try:
-        tokenizer = TokenizerFiles(target)
-    except TargetError:
-        return ["the end" if token is None else str(token) for token in tokens]
-    return [
-        "the end" if token is None else f"{token} {one_line(repr(tokenizer.decode([token])))}"
-        for token in tokens
-    ]

@@ -90,7 +90,8 @@ def collect_reference(
             rows, excluded = _rows(talk, answers)
             checked = _verification(runner, talk, rows, track)
             collection = _collection(talk, address, answers, excluded, checked)
-            made = write_reference(out, job, rows, collection, _provenance(settings.url, address))
+            made_now = _provenance(settings.url, address)
+            made = write_reference(out, job, rows, collection, made_now, source=settings.source)
             partial.drop()
             return made
         finally:

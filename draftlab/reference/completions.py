@@ -30,6 +30,7 @@ from draftlab.base.records import (
     write_atomic,
 )
 from draftlab.reference.collection import Collection
+from draftlab.reference.prompts import PromptSource
 from draftlab.target.decoding import Decoding
 
 Thinking = Literal["on", "off", "template"]
@@ -146,6 +147,8 @@ class ReferenceRecord(Document):
     """Completion tokens in all."""
     num_cut_off: int
     """Completions that ended at the token limit."""
+    prompts: PromptSource | None
+    """Where the prompts came from; None where a program gave them."""
     collection: Collection | None
     """Set where a server was asked."""
     provenance: Provenance
@@ -230,6 +233,8 @@ def write_reference(
     rows: Sequence[Completion],
     collection: Collection | None,
     provenance: Provenance,
+    *,
+    source: PromptSource | None = None,
 ) -> Reference:
     """Write completions and record, the record last."""
     write_atomic(out / ROWS_NAME, "".join(map(row_text, rows)).encode())
@@ -239,6 +244,7 @@ def write_reference(
         num_completions=len(rows),
         num_tokens=sum(len(row.completion_ids) for row in rows),
         num_cut_off=sum(row.finish == "length" for row in rows),
+        prompts=source,
         collection=collection,
         provenance=provenance,
     )

@@ -41,7 +41,7 @@ from draftlab.reference.leaving import (
     padded_left,
 )
 from draftlab.reference.partial import PartialRows
-from draftlab.reference.prompts import Prompt, prompts_digest
+from draftlab.reference.prompts import Prompt, PromptSource, prompts_digest
 from draftlab.reference.samples import Sample, samples_of
 from draftlab.target.compute import Compute
 from draftlab.target.decoding import GREEDY, Decoding
@@ -62,6 +62,8 @@ class DecodeSettings:
     batch_size: int = DEFAULT_BATCH_SIZE
     """Completions decoded together."""
     decoding: Decoding = GREEDY
+    source: PromptSource | None = None
+    """Where the prompts came from, for the record."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 2:
@@ -126,7 +128,7 @@ def generate_reference(
         partial.append(fresh)
         rows.update({row.id: row for row in fresh})
     kept = [rows[sample.id] for sample in samples]
-    reference = write_reference(out, job, kept, None, Provenance.now())
+    reference = write_reference(out, job, kept, None, Provenance.now(), source=settings.source)
     partial.drop()
     return reference
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import ValidationError, model_validator
 
@@ -18,6 +18,7 @@ from draftlab.base.errors import CompletionsError
 from draftlab.base.records import Record, json_lines, sha256_json
 
 NO_DOMAIN = "all"
+Selection = Literal["all", "evenly spread", "shuffled with seed 42"]
 
 
 class Message(Record):
@@ -58,6 +59,22 @@ class Prompt(Record):
         return self.id or self.content_digest[:12]
 
 
+class PromptSource(Record):
+    """Where a reference's prompts came from, and how they were put."""
+
+    name: str
+    """As given to --prompts, a file by its name alone."""
+    origin: str
+    """Package, file or hub address that the rows were read from."""
+    licence: str
+    """Of the prompts; empty where it is the user's own affair."""
+    form: str
+    """What was done to a row to make a prompt of it; empty where nothing was."""
+    num_available: int
+    selection: Selection
+    """How the prompts that are asked were taken from those that there are."""
+
+
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
     """Every prompt of a JSONL file, in order.
 
@@ -83,7 +100,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
             mend="Write one object a line, e.g. "
             '{"messages": [{"role": "user", "content": "..."}]}.',
         )
-    _refuse_twins(path, prompts)
+    refuse_twins(str(path), prompts)
     return tuple(prompts)
 
 
@@ -110,12 +127,17 @@ def _parse_line(path: Path, number: int, line: str) -> Prompt:
         raise CompletionsError(f"{path}, line {number}: {place}{said}.", mend=shape) from error
 
 
-def _refuse_twins(path: Path, prompts: Sequence[Prompt]) -> None:
+def refuse_twins(where: str, prompts: Sequence[Prompt]) -> None:
+    """Check that no two prompts have the same id.
+
+    Raises:
+        CompletionsError: two have, by their places.
+    """
     first_at: dict[str, int] = {}
     for position, prompt in enumerate(prompts, start=1):
         if prompt.key in first_at:
             raise CompletionsError(
-                f"{path}: prompts {first_at[prompt.key]} and {position} are both {prompt.key!r}.",
+                f"{where}: prompts {first_at[prompt.key]} and {position} are both {prompt.key!r}.",
                 mend="Remove the repeated prompt, or give the two different ids.",
             )
         first_at[prompt.key] = position

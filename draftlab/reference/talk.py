@@ -15,7 +15,7 @@ from draftlab.reference.answers import Answer, answer_of
 from draftlab.reference.client import NOT_READY, Patience, ServerClient
 from draftlab.reference.completions import ReferenceJob, Server, Thinking
 from draftlab.reference.encode import PromptEncoder
-from draftlab.reference.prompts import Prompt, prompts_digest
+from draftlab.reference.prompts import Prompt, PromptSource, prompts_digest
 from draftlab.reference.replies import Reply, read_reply
 from draftlab.reference.samples import samples_of
 from draftlab.reference.servers import Asking, ServerFacts, identify, request
@@ -51,6 +51,8 @@ class CollectSettings:
     """How often one request is repeated at most."""
     first_wait_seconds: float = 0.5
     decoding: Decoding = GREEDY
+    source: PromptSource | None = None
+    """Where the prompts came from, for the record."""
     api_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
