@@ -67,7 +67,7 @@ def capture(
     json_output
         Print the store's index as JSON.
     """
-    from draftlab.reference.completions import LocalTarget, Reference, Server
+    from draftlab.reference.completions import GivenText, LocalTarget, Reference, Server
 
     made = Reference.open(reference_folder)
     taps = _taps(drafter, layers)
@@ -88,6 +88,8 @@ def capture(
     compute = Compute.choose(device, number, threads=threads)
     compute.apply()
     say(f"capture: {len(made.completions)} completions, layers {_joined(taps)}; {compute}")
+    if isinstance(made_by, GivenText):
+        say("capture: given text: whether the target would say it shows in the agreement alone")
     if isinstance(made_by, Server):
         say(
             f"capture: a server wrote this reference ({made_by.name} {made_by.version}, model "

@@ -24,7 +24,9 @@ EXAMPLE = (
     "Example: draftlab reference --prompts builtin:code,maths --target models/Qwen3-4B "
     "--max-new-tokens 128 --out work/ref\n\n"
     "Example: draftlab reference --prompts prompts.jsonl --target models/Qwen3-4B "
-    "--server http://localhost:30000 --max-new-tokens 4096 --out work/ref"
+    "--server http://localhost:30000 --max-new-tokens 4096 --out work/ref\n\n"
+    "Example: draftlab reference --from conversations.jsonl --target models/Qwen3-4B "
+    "--out work/ref"
 )
 
 _Switch = Annotated[bool, Parameter(negative="")]
@@ -94,10 +96,11 @@ class ServerFlags:
 
 def reference(
     *,
-    prompts: str,
     target: Path,
-    max_new_tokens: int,
     out: Path,
+    prompts: str = "",
+    max_new_tokens: int | None = None,
+    conversations: Annotated[Path | None, Parameter(name="--from")] = None,
     server: str = "",
     limit: int | None = None,
     ignore_eos: bool = False,
@@ -107,11 +110,12 @@ def reference(
     local: LocalFlags = LocalFlags(),
     asking: ServerFlags = ServerFlags(),
 ) -> None:
-    """Let the target complete prompts; keep the token ids.
+    """Let the target complete prompts, or take given answers; keep the token ids.
 
     Without --server the target is loaded and decodes here. With it, a server is asked (SGLang,
     vLLM, llama.cpp or any OpenAI-compatible one), and of the target's folder only the config and
-    the tokenizer are read, to render and encode the prompts.
+    the tokenizer are read, to render and encode the prompts. With --from nothing is decoded: the
+    answers of conversations are taken as they are, the target's own or not.
 
     Parameters
     ----------
@@ -123,7 +127,10 @@ def reference(
     target
         Folder of the target model.
     max_new_tokens
-        Tokens per completion at most.
+        Tokens per completion at most; needed with --prompts.
+    conversations
+        In the place of --prompts: JSONL of {"messages": [...]} with the assistant's turns, each of
+        which becomes a row.
     out
         Folder to write. Run the same command again to continue a stopped one.
     server
@@ -140,6 +147,17 @@ def reference(
     """
     from draftlab.reference.sources import load_prompts
 
+    if conversations is not None:
+        asked = (prompts, max_new_tokens, server, limit, ignore_eos, choice, local, asking)
+        _refuse_what_decodes(asked)
+        record = _take_given(conversations, target, out, thinking)
+        print(record.text() if json_output else summary(record, out), end="")
+        return
+    if not prompts or max_new_tokens is None:
+        raise CompletionsError(
+            "what to complete, or how far, is not said.",
+            mend="Pass --prompts and --max-new-tokens, or --from for answers that are there.",
+        )
     _refuse_flags_of_the_other(server, local, asking)
     decoding = choice.decoding()
     loaded = load_prompts(prompts, limit)
@@ -211,6 +229,27 @@ def _decode_here(
     )
     made = generate_reference(loaded.prompts, target, out, settings, compute, track=bar)
     return made.record
+
+
+def _take_given(
+    path: Path, target: Path, out: Path, thinking: Literal["on", "off", "template"]
+) -> ReferenceRecord:
+    from draftlab.reference.conversations import read_conversations
+    from draftlab.reference.given import given_reference
+
+    conversations = read_conversations(path)
+    say(f"reference: {len(conversations)} conversations, taken as they are")
+    return given_reference(conversations, target, out, thinking=thinking, track=bar).record
+
+
+def _refuse_what_decodes(asked: tuple[object, ...]) -> None:
+    idle = ("", None, "", None, False, DecodingFlags(), LocalFlags(), ServerFlags())
+    if asked != idle:
+        raise CompletionsError(
+            "--from takes answers as they are; of the other flags it knows --target, --out, "
+            "--thinking and --json.",
+            mend="Leave the rest out, or pass --prompts to have answers made.",
+        )
 
 
 def _refuse_flags_of_the_other(server: str, local: LocalFlags, asking: ServerFlags) -> None:

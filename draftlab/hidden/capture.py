@@ -27,7 +27,7 @@ from draftlab.hidden.planning import estimate_of, sequence_sizes, whether_to_str
 from draftlab.hidden.store import TAP_MEANING, CaptureConditions, HiddenStore
 from draftlab.hidden.stream import StreamWork, stream_shards
 from draftlab.hidden.whole import WholeWork, shards_from_memory
-from draftlab.reference.completions import LocalTarget, Reference, Server
+from draftlab.reference.completions import LocalTarget, MadeBy, Reference
 from draftlab.target.compute import Compute
 from draftlab.target.loading import TargetIdentity, load_target
 from draftlab.target.skeleton import Skeleton
@@ -210,7 +210,7 @@ def conditions_of(
         tap_meaning=TAP_MEANING,
         dtype=compute.dtype,
         device=compute.device,
-        temperature=made.decoding.temperature,
+        temperature=made.temperature,
         thinking=made.thinking,
         template_digest=made.template_digest,
         max_new_tokens=made.max_new_tokens,
@@ -220,7 +220,7 @@ def conditions_of(
     )
 
 
-def _require_same_dtype(made_by: LocalTarget | Server, compute: Compute) -> None:
+def _require_same_dtype(made_by: MadeBy, compute: Compute) -> None:
     """A server does not say what it computes in: its reference leaves the choice to this pass."""
     if isinstance(made_by, LocalTarget) and made_by.dtype != compute.dtype:
         raise StoreError(

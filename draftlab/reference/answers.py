@@ -77,7 +77,7 @@ def answer_of(
         finish=reply.finish,
         ids_from="server",
         round_trip=True,
-        flaw=_shortness(reply.ids, reply.finish),
+        flaw=shortness(reply.ids, reply.finish),
     )
 
 
@@ -101,7 +101,7 @@ def _from_text(
 ) -> Answer:
     ids = tokenizer.encode(reply.text, special=False)
     _require_known_ids(ids, vocab_size)
-    flaw = _shortness(ids, "length")  # text shows no end-of-text token
+    flaw = shortness(ids, "length")  # text shows no end-of-text token
     if reply.split_away:
         flaw = "split away"
     if reply.num_prompt_tokens not in (None, len(prompt_ids)):
@@ -116,7 +116,8 @@ def _from_text(
     )
 
 
-def _shortness(ids: tuple[int, ...], finish: Finish) -> Reason | None:
+def shortness(ids: tuple[int, ...], finish: Finish) -> Reason | None:
+    """Why so short an answer leaves nothing to draft; None where it is long enough."""
     if not ids or (len(ids) == 1 and finish == "stop"):
         return "empty"
     return "too short" if len(ids) == 1 else None

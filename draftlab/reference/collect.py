@@ -18,7 +18,6 @@ is exact either way, so keeping it is sound where the limit was chosen for the r
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -29,7 +28,7 @@ from draftlab.base.quantities import listing
 from draftlab.base.records import Provenance, sha256_json
 from draftlab.reference.answers import Answer, why_excluded
 from draftlab.reference.client import Address, ServerClient
-from draftlab.reference.collection import Collection, Excluded, Verification
+from draftlab.reference.collection import Collection, Excluded, Verification, reasons_text
 from draftlab.reference.completions import (
     RECORD_NAME,
     Completion,
@@ -171,12 +170,6 @@ def _rows(talk: Talk, answers: Answers) -> tuple[list[Completion], list[Excluded
             else "Look at what the server says to one of these prompts.",
         )
     return rows, excluded
-
-
-def reasons_text(excluded: Sequence[Excluded]) -> str:
-    """How many prompts were left out for which reason: `9 cut off, 2 empty`."""
-    counts = Counter(one.reason for one in excluded)
-    return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
 
 
 def _verification(

@@ -1,7 +1,9 @@
-"""What is written of how a server's rows were gathered, left out and asked for again."""
+"""What is written of how rows were gathered: asked of a server, or taken from given text."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Literal
 
 from draftlab.base.records import Record
@@ -13,8 +15,17 @@ NoMargin = Literal[
     "they are not both among the most probable tokens that the server gives",
     "one of the two had ended",
 ]
-Reason = Literal["empty", "too short", "cut off", "split away", "prompt read differently"]
-"""Why a server's answer is no reference row; `draftlab.reference.answers` defines them."""
+Reason = Literal[
+    "empty",
+    "too short",
+    "cut off",
+    "split away",
+    "prompt read differently",
+    "goes on after its end",
+    "nothing stands before it",
+]
+"""Why an answer is no reference row; `draftlab.reference.answers` defines those of a server, and
+`draftlab.reference.given` those of given text."""
 
 
 class Excluded(Record):
@@ -70,3 +81,24 @@ class Collection(Record):
     """Samples that say what an earlier one of their prompt says: many where a server heeds neither
     temperature nor seed."""
     verification: Verification | None
+
+
+class GivenCounts(Record):
+    """How given conversations became rows; each of the assistant's turns is one, or left out."""
+
+    num_conversations: int
+    num_prompt_tokens: int
+    """Of all rows; those of an early turn count again in the rows of later ones."""
+    num_empty_thoughts: int
+    """Rows whose template put an empty think block before the turn; it belongs to the prompt."""
+    num_parted: int
+    """Rows whose prompt alone is encoded to other tokens than it has before its answer."""
+    marks: Literal["agree", "none"]
+    """Whether the template marks what the assistant said; where it does, all marks agreed."""
+    excluded: tuple[Excluded, ...]
+
+
+def reasons_text(excluded: Sequence[Excluded]) -> str:
+    """How many prompts were left out for which reason: `9 cut off, 2 empty`."""
+    counts = Counter(one.reason for one in excluded)
+    return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())

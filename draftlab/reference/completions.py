@@ -29,17 +29,18 @@ from draftlab.base.records import (
     sha256_file,
     write_atomic,
 )
-from draftlab.reference.collection import Collection
+from draftlab.reference.collection import Collection, GivenCounts
 from draftlab.reference.prompts import PromptSource
 from draftlab.target.decoding import Decoding
 
 Thinking = Literal["on", "off", "template"]
 """`template` leaves it to the chat template's own default."""
 Finish = Literal["stop", "length"]
-"""`length`: cut off at the token limit."""
-IdsFrom = Literal["target", "server", "retokenised"]
-"""Whose token ids: a local target's own, a server's own, or a server's text encoded again."""
-SameTarget = Literal["checked", "unknown: server reference"]
+"""`length`: cut off at the token limit; of given text, that no end-of-text token ends it."""
+IdsFrom = Literal["target", "server", "retokenised", "given"]
+"""Whose token ids: a local target's own, a server's own, a server's text encoded again, or those
+of a text that was given and that the target need not have written."""
+SameTarget = Literal["checked", "unknown: server reference", "unknown: given text"]
 """What a capture can know of the target that wrote the reference."""
 Dialect = Literal["sglang", "vllm", "llama.cpp", "text"]
 """How a server is spoken to; all but `text` take and give token ids."""
@@ -118,21 +119,49 @@ class Server(Record):
         return "unknown: server reference"
 
 
+class GivenText(Record):
+    """Nobody was asked: the completions are the assistant's turns of conversations."""
+
+    kind: Literal["given"] = "given"
+    tokenizer_digest: str
+    """SHA-256 of the tokenizer.json that encoded them."""
+
+    @property
+    def ids_from(self) -> IdsFrom:
+        """Whose token ids the completions are."""
+        return "given"
+
+    @property
+    def same_target(self) -> SameTarget:
+        """Who wrote them is not known: only a capture's agreement tells how near the target is."""
+        return "unknown: given text"
+
+
+MadeBy = LocalTarget | Server | GivenText
+
+
 class ReferenceJob(Record):
     """Everything that decides what the completions are."""
 
     prompts_digest: str
     num_prompts: int
-    """As given; a server's rows that cannot be used are left out of the completions."""
-    made_by: Annotated[LocalTarget | Server, Field(discriminator="kind")]
+    """As given; rows that cannot be used are left out of the completions."""
+    made_by: Annotated[MadeBy, Field(discriminator="kind")]
     max_new_tokens: int
+    """Of given text, the length of its longest row."""
     ignore_eos: bool
-    decoding: Decoding
+    decoding: Decoding | None
+    """None where the text was given."""
     thinking: Thinking
     template_digest: str
     """SHA-256 of the chat template; empty where no prompt needed one."""
     keep_cut_off: bool
     """Whether completions that ended at the token limit are among the rows."""
+
+    @property
+    def temperature(self) -> float:
+        """Of the decoding; 0 for given text, which is taken as it stands."""
+        return 0.0 if self.decoding is None else self.decoding.temperature
 
 
 class ReferenceRecord(Document):
@@ -151,6 +180,8 @@ class ReferenceRecord(Document):
     """Where the prompts came from; None where a program gave them."""
     collection: Collection | None
     """Set where a server was asked."""
+    given: GivenCounts | None
+    """Set where the text was given."""
     provenance: Provenance
 
 
@@ -231,7 +262,7 @@ def write_reference(
     out: Path,
     job: ReferenceJob,
     rows: Sequence[Completion],
-    collection: Collection | None,
+    collection: Collection | GivenCounts | None,
     provenance: Provenance,
     *,
     source: PromptSource | None = None,
@@ -245,7 +276,8 @@ def write_reference(
         num_tokens=sum(len(row.completion_ids) for row in rows),
         num_cut_off=sum(row.finish == "length" for row in rows),
         prompts=source,
-        collection=collection,
+        collection=collection if isinstance(collection, Collection) else None,
+        given=collection if isinstance(collection, GivenCounts) else None,
         provenance=provenance,
     )
     record.save(out / RECORD_NAME)

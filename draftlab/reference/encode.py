@@ -28,8 +28,14 @@ class Tokenizer(Protocol):
         """The text of token ids, special tokens included."""
         ...
 
-    def render(self, messages: Sequence[dict[str, str]], switch: Mapping[str, bool]) -> str:
-        """A conversation as the text that opens the next answer."""
+    def render(
+        self,
+        messages: Sequence[dict[str, str]],
+        switch: Mapping[str, bool],
+        *,
+        opens_answer: bool = True,
+    ) -> str:
+        """A conversation as text; with `opens_answer`, as the text that opens the next answer."""
         ...
 
 
@@ -77,7 +83,9 @@ class PromptEncoder:
         elif prompt.prompt is not None:
             ids = self.tokenizer.encode(prompt.prompt, special=True)
         else:
-            ids = self._render(prompt)
+            messages = [message.model_dump() for message in prompt.messages or ()]
+            text = self.render(messages, prompt.key)
+            ids = self.tokenizer.encode(text, special=False)
         if not ids:
             raise CompletionsError(
                 f"prompt {prompt.key!r} has no tokens.", mend="Give it some text."
@@ -90,11 +98,19 @@ class PromptEncoder:
             )
         return ids
 
-    def _render(self, prompt: Prompt) -> tuple[int, ...]:
+    def render(
+        self, messages: Sequence[dict[str, str]], key: str, *, opens_answer: bool = True
+    ) -> str:
+        """A conversation as the target's template writes it; `key` names it in errors.
+
+        Raises:
+            CompletionsError: there is no template, it lacks the thinking switch that is set, or it
+                refuses the conversation.
+        """
         template = self.tokenizer.chat_template
         if not template:
             raise CompletionsError(
-                f"prompt {prompt.key!r} is a chat and {self._folder} has no chat template.",
+                f"prompt {key!r} is a chat and {self._folder} has no chat template.",
                 mend='Give {"prompt": ...} lines for a base model.',
             )
         if self.switch and "enable_thinking" not in template:
@@ -104,12 +120,10 @@ class PromptEncoder:
                 mend="Leave --thinking out.",
             )
         self.template_digest = hashlib.sha256(template.encode()).hexdigest()
-        messages = [message.model_dump() for message in prompt.messages or ()]
         try:
-            text = self.tokenizer.render(messages, self.switch)
+            return self.tokenizer.render(messages, self.switch, opens_answer=opens_answer)
         except jinja2.TemplateError as error:
             raise CompletionsError(
-                f"prompt {prompt.key!r}: the chat template refuses it: {error}.",
+                f"prompt {key!r}: the chat template refuses it: {error}.",
                 mend="Look at its roles and their order.",
             ) from error
-        return self.tokenizer.encode(text, special=False)

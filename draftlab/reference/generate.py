@@ -148,11 +148,17 @@ class _TransformersTokenizer:
         """The text of token ids, special tokens included."""
         return str(self._loaded.decode(list(ids)))
 
-    def render(self, messages: Sequence[dict[str, str]], switch: Mapping[str, bool]) -> str:
-        """A conversation as the text that opens the next answer."""
+    def render(
+        self,
+        messages: Sequence[dict[str, str]],
+        switch: Mapping[str, bool],
+        *,
+        opens_answer: bool = True,
+    ) -> str:
+        """A conversation as text; with `opens_answer`, as the text that opens the next answer."""
         return str(
             self._loaded.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, **switch
+                list(messages), tokenize=False, add_generation_prompt=opens_answer, **switch
             )
         )
 

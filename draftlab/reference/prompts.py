@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from pydantic import ValidationError, model_validator
 
@@ -19,6 +20,18 @@ from draftlab.base.records import Record, json_lines, sha256_json
 
 NO_DOMAIN = "all"
 Selection = Literal["all", "evenly spread", "shuffled with seed 42"]
+
+
+Line = TypeVar("Line", bound=Record)
+
+
+class Keyed(Protocol):
+    """What is known by an id."""
+
+    @property
+    def key(self) -> str:
+        """The id given, else one made from the content."""
+        ...
 
 
 class Message(Record):
@@ -81,27 +94,57 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     Raises:
         CompletionsError: no file, no prompts, a line amiss (by number), or an id used twice.
     """
+    prompts = read_lines(path, Prompt, LINES)
+    refuse_twins(str(path), prompts)
+    return prompts
+
+
+@dataclass(frozen=True, slots=True)
+class LineShape:
+    """How the lines of a file should look, for errors."""
+
+    what: str
+    flag: str
+    shape: str
+    example: str
+
+
+LINES = LineShape(
+    what="prompt",
+    flag="--prompts",
+    shape='Lines are {"prompt": ...}, {"messages": [...]} or {"input_ids": [...]}, with id, '
+    "domain.",
+    example='{"messages": [{"role": "user", "content": "..."}]}',
+)
+
+
+def read_lines(path: Path, kind: type[Line], expected: LineShape) -> tuple[Line, ...]:
+    """Every line of a JSONL file as a record of one kind; blank lines are passed over.
+
+    Raises:
+        CompletionsError: no file, no line, or a line amiss, by its number.
+    """
     try:
         lines = json_lines(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise CompletionsError(f"no prompt file {path}.", mend="Check --prompts.") from error
+        raise CompletionsError(
+            f"no {expected.what} file {path}.", mend=f"Check {expected.flag}."
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise CompletionsError(
             f"{path} cannot be read: {error}.", mend="Give a UTF-8 JSONL file."
         ) from error
-    prompts = [
-        _parse_line(path, number, line)
+    found = [
+        _parse_line(f"{path}, line {number}", line, kind, expected.shape)
         for number, line in enumerate(lines, start=1)
         if line.strip()
     ]
-    if not prompts:
+    if not found:
         raise CompletionsError(
-            f"{path} holds no prompts ({len(lines)} lines, all blank).",
-            mend="Write one object a line, e.g. "
-            '{"messages": [{"role": "user", "content": "..."}]}.',
+            f"{path} holds no {expected.what}s ({len(lines)} lines, all blank).",
+            mend=f"Write one object a line, e.g. {expected.example}.",
         )
-    refuse_twins(str(path), prompts)
-    return tuple(prompts)
+    return tuple(found)
 
 
 def prompts_digest(prompts: Sequence[Prompt]) -> str:
@@ -109,26 +152,23 @@ def prompts_digest(prompts: Sequence[Prompt]) -> str:
     return sha256_json([[p.key, p.domain, p.content_digest] for p in prompts])
 
 
-def _parse_line(path: Path, number: int, line: str) -> Prompt:
-    shape = (
-        'Lines are {"prompt": ...}, {"messages": [...]} or {"input_ids": [...]}, with id, domain.'
-    )
+def _parse_line(where: str, line: str, kind: type[Line], shape: str) -> Line:
     try:
         body: Any = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise CompletionsError(f"{path}, line {number}: not JSON ({error}).", mend=shape) from error
+        raise CompletionsError(f"{where}: not JSON ({error}).", mend=shape) from error
     try:
-        return Prompt.model_validate(body)
+        return kind.model_validate(body)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        field = ".".join(str(part) for part in first["loc"])
         said = first["msg"].removeprefix("Value error, ")
-        place = f"`{where}`: " if where else ""
-        raise CompletionsError(f"{path}, line {number}: {place}{said}.", mend=shape) from error
+        place = f"`{field}`: " if field else ""
+        raise CompletionsError(f"{where}: {place}{said}.", mend=shape) from error
 
 
-def refuse_twins(where: str, prompts: Sequence[Prompt]) -> None:
-    """Check that no two prompts have the same id.
+def refuse_twins(where: str, prompts: Sequence[Keyed]) -> None:
+    """Check that no two have the same id.
 
     Raises:
         CompletionsError: two have, by their places.

@@ -10,7 +10,7 @@ Out:  EvaluationRun, and on request run.json with the drafts of every anchor and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,13 +229,22 @@ def _run(
         domains=_domains(domains, chain, trees),
         prompt_ids=tuple(entry.id for entry in index.sequences),
         prompt_domains=tuple(domains),
-        notes=loaded.notes,
+        notes=(*loaded.notes, *_notes_of(store)),
         rounds_file="",
         rounds_sha256="",
         texts_file="",
         texts_sha256="",
         provenance=Provenance.now(),
     )
+
+
+def _notes_of(store: HiddenStore) -> Iterator[str]:
+    """What limits the numbers, of the texts rather than of the drafter."""
+    if store.index.conditions.ids_from == "given":
+        yield (
+            f"the texts were given: the target itself would say {store.index.agreement:.1%} of "
+            "their tokens, and this is τ along them, not of a server that decodes"
+        )
 
 
 def _totals_of(accepted: Sequence[Counts]) -> WalkTotals:

@@ -14,6 +14,8 @@ A chat template is a program from outside: it runs in jinja's immutable sandbox.
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -34,6 +36,9 @@ _CONFIG = "tokenizer_config.json"
 _SPECIAL_TOKENS = "special_tokens_map.json"
 _TEMPLATE = "chat_template.jinja"
 _LEGACY_TEMPLATE = "chat_template.json"
+_GENERATION_TAG = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+_OPENS, _ENDS = "draftlab_assistant_opens", "draftlab_assistant_ends"
+"""Variables that stand around what a template marks as the assistant's."""
 
 
 class TokenizerFiles:
@@ -61,13 +66,56 @@ class TokenizerFiles:
         """The text of token ids, special tokens included."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
-    def render(self, messages: Sequence[dict[str, str]], switch: Mapping[str, bool]) -> str:
-        """A conversation as the text that opens the next answer.
+    def render(
+        self,
+        messages: Sequence[dict[str, str]],
+        switch: Mapping[str, bool],
+        *,
+        opens_answer: bool = True,
+    ) -> str:
+        """A conversation as text; with `opens_answer`, as the text that opens the next answer.
 
         Raises:
             TargetError: the chat template is no valid one, or uses a token that is nowhere given.
             jinja2.TemplateError: the template refuses this conversation.
         """
+        return self._render(messages, {**switch, "add_generation_prompt": opens_answer})
+
+    def said_by_assistant(
+        self, messages: Sequence[dict[str, str]], switch: Mapping[str, bool]
+    ) -> list[tuple[int, int]] | None:
+        """Which characters of the rendered conversation the template marks as the assistant's.
+
+        Spans from `{% generation %}` to `{% endgeneration %}`, in the text that `render` gives
+        without opening an answer; None where the template has no such marks.
+
+        Raises:
+            TargetError: as `render`, or the template changes what stands between the marks.
+            jinja2.TemplateError: as `render`.
+        """
+        if not _GENERATION_TAG.search(self.chat_template):
+            return None
+        token = secrets.token_hex(16)  # no text holds it
+        marks = {_OPENS: f"<{token}", _ENDS: f"{token}>"}
+        marked = self._render(messages, {**switch, **marks, "add_generation_prompt": False})
+        pieces = re.split(f"(<{token}|{token}>)", marked)
+        spans, text, begun = [], "", None
+        for piece in pieces:
+            if piece == marks[_OPENS]:
+                begun = len(text)
+            elif piece == marks[_ENDS] and begun is not None:
+                spans.append((begun, len(text)))
+                begun = None
+            else:
+                text += piece
+        if text != self.render(messages, switch, opens_answer=False):
+            raise TargetError(
+                f"{self._folder}: its chat template changes the text between its generation marks.",
+                mend="Take the {% generation %} marks out of a copy of the template.",
+            )
+        return spans
+
+    def _render(self, messages: Sequence[dict[str, str]], names: Mapping[str, str | bool]) -> str:
         if self._compiled is None:
             self._compiled = self._compile()
         given = {name: token for name, token in self._special_tokens.items() if token is not None}
@@ -75,8 +123,7 @@ class TokenizerFiles:
             messages=list(messages),
             tools=None,
             documents=None,
-            add_generation_prompt=True,
-            **{**given, **switch},
+            **{**given, _OPENS: "", _ENDS: "", **names},
         )
 
     def _compile(self) -> jinja2.Template:
@@ -146,14 +193,20 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks what the assistant said, for masks; here its body is all."""
+    """`{% generation %}` marks what the assistant said, for masks; the body is kept as it is.
+
+    Two variables are printed around it, empty but where `said_by_assistant` looks for the places.
+    """
 
     tags = {"generation"}  # noqa: RUF012 (jinja's own contract)
 
-    def parse(self, parser: Parser) -> nodes.Node:
+    def parse(self, parser: Parser) -> list[nodes.Node]:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
+        opens, ends = (
+            nodes.Output([nodes.Name(name, "load")], lineno=line) for name in (_OPENS, _ENDS)
+        )
+        return [opens, nodes.Scope(body, lineno=line), ends]
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -7,6 +7,7 @@ from pathlib import Path
 import jinja2
 import pytest
 from transformers import AutoTokenizer
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from draftlab.base.errors import TargetError
 from draftlab.target.tokenizer import TokenizerFiles
@@ -119,6 +120,41 @@ def test_what_templates_may_use_works_alike(tmp_path):
 
     text = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     assert ours.render(chat, {}) == text
+
+
+MARKS = """
+{%- macro say(m) -%}{% generation %}{{ m.content }}|{%- endgeneration %}{%- endmacro -%}
+{% for m in messages %}
+    {%- if m.role == 'assistant' -%}{% if loop.first %}{{ say(m) }}{% else %}
+    {%- generation -%}{{ m.content }}{%- if not loop.last %}!{% endif -%}{%- endgeneration -%}
+    {%- endif %}{%- else %}[{{ m.content }}]{% endif %}
+{% endfor %}
+"""
+
+
+@pytest.mark.parametrize("chat", [*CHATS, [{"role": "assistant", "content": "<a>"}, *CHATS[2]]])
+def test_what_a_template_marks_is_found_where_transformers_finds_it(tmp_path, chat):
+    ours, _ = both(folder_with(tmp_path, MARKS))
+    (text,), (spans,) = render_jinja_template(
+        [chat], chat_template=MARKS, return_assistant_tokens_mask=True
+    )
+    assert ours.render(chat, {}, opens_answer=False) == text
+    assert ours.said_by_assistant(chat, {}) == [tuple(span) for span in spans]
+
+
+def test_a_template_without_marks_says_nothing_of_them(tmp_path):
+    assert both(BUNDLED)[0].said_by_assistant(CHATS[2], {}) is None
+    word = "{% for m in messages %}generation {{ m.content }}{% endfor %}"
+    assert TokenizerFiles(folder_with(tmp_path, word)).said_by_assistant(CHATS[2], {}) is None
+
+
+def test_a_template_that_counts_what_stands_between_its_marks_is_refused(tmp_path):
+    counts = (
+        "{% set t %}{% generation %}{{ messages[-1].content }}{% endgeneration %}{% endset %}"
+        "{{ t | length }}"
+    )
+    with pytest.raises(TargetError, match="changes the text between"):
+        TokenizerFiles(folder_with(tmp_path, counts)).said_by_assistant(CHATS[0], {})
 
 
 @pytest.mark.parametrize("named", [False, True])
