@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -24,7 +25,7 @@ import pipeline
 import tiny
 import torch
 
-from draftlab.hidden import capture, judge
+from draftlab.hidden import capture, judge, stream
 from draftlab.hidden.capture import carry_out, plan_capture
 from draftlab.reference.completions import Reference
 from draftlab.target.skeleton import Skeleton
@@ -42,6 +43,7 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     capture.SEQUENCES_PER_SHARD, capture.TOKENS_PER_PASS = 4, 60
+    stream.SAVE_SECONDS = stream.SAVE_TIMES = 0
     judge.HEAD_VALUES_PER_PIECE = 64 * tiny.HIDDEN_SIZE
     with tempfile.TemporaryDirectory() as folder:
         return run(arguments.root or Path(folder), arguments.kills, arguments.seed)
@@ -62,7 +64,7 @@ def run(root: Path, kills: int, seed: int) -> int:
         os.kill(process, signal.SIGKILL)
         status = os.waitpid(process, 0)[1]
         if os.WIFSIGNALED(status):
-            moments[moment(root / "killed" / "scratch" / "progress.json")] += 1
+            moments[moment(root / "killed" / "scratch" / "00000" / "progress.json")] += 1
         elif status == 0:
             begin_anew(root)
         else:
@@ -109,8 +111,7 @@ def require_end(process: int) -> None:
 
 def begin_anew(root: Path) -> None:
     """It was done before it could be killed."""
-    for path in (root / "killed").iterdir():
-        path.unlink()
+    shutil.rmtree(root / "killed")
     with (root / "layers.log").open("a") as log:
         print("anew", file=log)
 

@@ -1,7 +1,8 @@
 """How much more memory this process may take, and what kind of disk a folder is on.
 
 `/proc/meminfo` shows the host. In a container the smallest limit among the process's control groups
-counts as well, and so does a `ulimit`; the least of all is what is there.
+counts as well, and so does a `ulimit`; the least of all is what is there. Processes that were
+started together (torchrun) share it in equal parts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from draftlab.base.ranks import Ranks
 
 NO_LIMIT_BYTES = 1 << 60
 """A control group without a limit shows `max` (version 2) or 9223372036854771712 (version 1)."""
@@ -20,9 +23,9 @@ _MEMORY_BACKED = ("tmpfs", "ramfs")
 def available_bytes() -> int:
     """Memory that can still be taken, reclaimable page cache included."""
     status = _table(Path("/proc/self/status"))
+    shared = min([_host_bytes(), *_group_rooms()]) // Ranks.read().local_size
     rooms = [
-        _host_bytes(),
-        *_group_rooms(),
+        shared,
         _room(resource.RLIMIT_AS, status.get("VmSize", 0)),
         _room(resource.RLIMIT_DATA, status.get("VmData", 0)),
     ]

@@ -15,6 +15,7 @@ import sys
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # What transformers falls back to is in our records; its bars and warnings would hide our own.
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 from cyclopts import App, CycloptsError
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from draftlab.base.errors import StoreError
-from draftlab.base.progress import bar
+from draftlab.base.progress import bar, silent
 from draftlab.base.quantities import bytes_text
+from draftlab.base.ranks import Ranks
 from draftlab.cli.options import DeviceOption, DtypeOption, Numbers, TargetFolder, Threads, say
 from draftlab.cli.states import (
     NO_STATE_FLAGS,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 CAPTURE_EXAMPLE = (
     "Example: draftlab capture work/ref --target models/Qwen3-4B "
     "--drafter models/Qwen3-4B-DFlash-b16 --out work/store\n\n"
+    "Example: torchrun --nproc-per-node 4 -m draftlab capture work/ref --target models/Qwen3-4B "
+    "--drafter models/Qwen3-4B-DFlash-b16 --threads 8 --out work/store\n\n"
     "Example: draftlab capture work/ref --target models/Qwen3-4B --layers 1,9,17,25,33 "
     "--server http://localhost:30000 --out work/store"
 )
@@ -46,6 +49,9 @@ def capture(
     asking: StateFlags = NO_STATE_FLAGS,
 ) -> None:
     """Run the target once over each completion; keep the hidden states that drafters read.
+
+    Under torchrun the completions are shared out, some 32 at a time, over processes and machines
+    that see the same folders; the store has the same bytes as that of one process.
 
     With --server the states come from a server that was started to give them (SGLang's auxiliary
     hidden states, vLLM's extract_hidden_states). A few rows are then captured here too, to know
@@ -69,9 +75,11 @@ def capture(
     """
     from draftlab.reference.completions import GivenText, LocalTarget, Reference, Server
 
+    ranks = Ranks.read()
     made = Reference.open(reference_folder)
     taps = _taps(drafter, layers)
     if server or asking != NO_STATE_FLAGS:
+        _require_alone(ranks)
         refuse_flags_of_the_other(server, dtype, stream)
         _show(
             capture_served(made, target, taps, out, asking.settings(server), device, threads),
@@ -80,27 +88,47 @@ def capture(
         )
         return
     from draftlab.hidden.capture import carry_out, plan_capture
+    from draftlab.hidden.together import Meeting
     from draftlab.target.compute import Compute, operations_per_second
 
+    tell = say if ranks.leads else _unsaid
     made_by = made.record.job.made_by
     # A server does not say what it computes in; the choice is then this machine's.
     number = made_by.dtype if dtype == "auto" and isinstance(made_by, LocalTarget) else dtype
     compute = Compute.choose(device, number, threads=threads)
     compute.apply()
-    say(f"capture: {len(made.completions)} completions, layers {_joined(taps)}; {compute}")
+    tell(f"capture: {len(made.completions)} completions, layers {_joined(taps)}; {compute}")
+    if ranks.size > 1:
+        tell(f"capture: {ranks.size} processes; what is shown is the share of the first")
     if isinstance(made_by, GivenText):
-        say("capture: given text: whether the target would say it shows in the agreement alone")
+        tell("capture: given text: whether the target would say it shows in the agreement alone")
     if isinstance(made_by, Server):
-        say(
+        tell(
             f"capture: a server wrote this reference ({made_by.name} {made_by.version}, model "
             f"{made_by.model_id}): whether --target is that model shows in the agreement alone"
         )
-    plan = plan_capture(made, target, taps, out, compute, stream=stream)
-    if plan.finished is None:
-        rate = None if plan.skeleton is None else operations_per_second(compute)
-        for line in plan.estimate.lines(rate):
-            say(f"capture: {line}")
-    _show(carry_out(plan, track=bar), out, json_output=json_output)
+    with Meeting.join(ranks) as meeting:
+        with meeting.lead_first("planned"):
+            plan = plan_capture(made, target, taps, out, compute, stream=stream)
+        if plan.finished is None and ranks.leads:
+            rate = None if plan.skeleton is None else operations_per_second(compute)
+            for line in plan.estimate.lines(rate):
+                say(f"capture: {line}")
+        store = carry_out(plan, track=bar if ranks.leads else silent, meeting=meeting)
+    if ranks.leads:
+        _show(store, out, json_output=json_output)
+
+
+def _require_alone(ranks: Ranks) -> None:
+    if ranks.size > 1:
+        raise StoreError(
+            f"{ranks.size} processes would ask one server for the same states.",
+            mend="Run one; --concurrency says how many rows it asks for at once.",
+        )
+
+
+def _unsaid(_line: str) -> None:
+    """The leading process talks."""
 
 
 def _show(store: HiddenStore, out: Path, *, json_output: bool) -> None:

@@ -20,12 +20,14 @@ from draftlab.base.errors import StoreError, Unfinished
 from draftlab.base.progress import Track, silent
 from draftlab.hidden import journal
 from draftlab.hidden.budget import Estimate, require_disk
-from draftlab.hidden.journal import CaptureJob, ShardReceipt
+from draftlab.hidden.journal import CaptureJob, ShardReceipt, journal_name
 from draftlab.hidden.judge import head_rows_per_piece
-from draftlab.hidden.passes import shard_groups
+from draftlab.hidden.passes import passes_of, shard_groups
 from draftlab.hidden.planning import estimate_of, sequence_sizes, whether_to_stream
+from draftlab.hidden.sharing import PLANNED, begin_together, finish_together
 from draftlab.hidden.store import TAP_MEANING, CaptureConditions, HiddenStore
 from draftlab.hidden.stream import StreamWork, stream_shards
+from draftlab.hidden.together import Meeting
 from draftlab.hidden.whole import WholeWork, shards_from_memory
 from draftlab.reference.completions import LocalTarget, MadeBy, Reference
 from draftlab.target.compute import Compute
@@ -50,6 +52,15 @@ class CapturePlan:
     """Set where the target is read layer by layer."""
     finished: HiddenStore | None
     """The store, where `out` holds it already."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Padded tokens of each shard."""
+        completions, job = self.reference.completions, self.job
+        return [
+            sum(this.num_tokens for this in passes_of(n, group, completions, job.tokens_per_pass))
+            for n, group in enumerate(shard_groups(completions, job.sequences_per_shard))
+        ]
 
 
 def plan_capture(
@@ -116,25 +127,31 @@ def capture(
     return carry_out(plan, track=track)
 
 
-def carry_out(plan: CapturePlan, *, track: Track = silent) -> HiddenStore:
-    """Do what was planned.
+def carry_out(
+    plan: CapturePlan, *, track: Track = silent, meeting: Meeting | None = None
+) -> HiddenStore:
+    """Do what was planned, alone or as one of the processes of a meeting.
 
     Raises:
         StoreError: a state is not finite.
         TargetError: the target cannot be loaded.
-        Unfinished: the disk is full.
+        Unfinished: the disk is full, or another process is gone.
     """
+    meeting = meeting or Meeting()
     if plan.finished is not None:
-        journal.clear(plan.out)
+        if meeting.ranks.leads:
+            meeting.hear_all(PLANNED)
+            journal.clear(plan.out)
         return plan.finished
-    torch.set_num_threads(plan.job.threads)
-    receipts = journal.begin(plan.out, plan.job, plan.target_folder)
-    groups = shard_groups(plan.reference.completions, plan.job.sequences_per_shard)
-    pending = {n: group for n, group in enumerate(groups) if n not in receipts}
+    begun = begin_together(plan.out, plan.job, plan.target_folder, plan.sizes, meeting)
+    torch.set_num_threads(begun.job.threads)
+    groups = shard_groups(plan.reference.completions, begun.job.sequences_per_shard)
+    mine = {number: groups[number] for number in begun.shares[meeting.ranks.rank]}
+    made: dict[int, ShardReceipt] = {}
     with disk_may_fill(plan.out), torch.inference_mode():
-        if pending:
-            receipts.update(_capture_shards(plan, pending, track))
-    return journal.finish(plan.out, plan.job, [receipts[n] for n in range(len(groups))])
+        if mine:
+            made = _capture_shards(plan, begun.job, mine, track, journal_name(meeting.ranks.rank))
+    return finish_together(plan.out, begun, made, meeting)
 
 
 @contextmanager
@@ -156,15 +173,19 @@ def disk_may_fill(out: Path) -> Iterator[None]:
 
 
 def _capture_shards(
-    plan: CapturePlan, groups: dict[int, list[int]], track: Track
+    plan: CapturePlan,
+    job: CaptureJob,
+    groups: dict[int, list[int]],
+    track: Track,
+    journal_name: str,
 ) -> dict[int, ShardReceipt]:
     completions = plan.reference.completions
     if plan.skeleton is None:
         target = load_target(plan.target_folder, plan.compute)
-        whole = WholeWork(target, completions, plan.job, plan.out)
+        whole = WholeWork(target, completions, job, plan.out, journal_name)
         return shards_from_memory(whole, groups, track)
     held_bytes = plan.estimate.stream.held_bytes if plan.estimate.stream else 0
-    work = StreamWork(plan.skeleton, completions, plan.job, plan.out, held_bytes)
+    work = StreamWork(plan.skeleton, completions, job, plan.out, held_bytes, journal_name)
     return stream_shards(work, groups, track)
 
 

@@ -1,7 +1,7 @@
 """What an unfinished capture keeps beside its shards, so that a rerun continues it.
 
     STORE/job.json        what is being captured and how; another job in the same folder is refused
-    STORE/journal.jsonl   one line a whole shard
+    STORE/journal*.jsonl  one line a whole shard; of several processes, each has its own
     STORE/scratch/        states between layers, where the target is streamed: see scratch.py
 
 All of them are gone when the index is written.
@@ -40,6 +40,7 @@ from draftlab.reference.completions import Completion
 
 JOB_NAME = "job.json"
 JOURNAL_NAME = "journal.jsonl"
+_JOURNALS = "journal*.jsonl"
 SCRATCH_NAME = "scratch"
 
 
@@ -59,6 +60,16 @@ class ShardReceipt(Record):
 
     shard: ShardEntry
     sequences: tuple[SequenceEntry, ...]
+
+    @property
+    def number(self) -> int:
+        """Of the shard."""
+        return self.sequences[0].shard
+
+
+def journal_name(rank: int) -> str:
+    """Name of the journal that one of several processes writes."""
+    return f"journal-{rank:04d}.jsonl" if rank else JOURNAL_NAME
 
 
 def shard_name(number: int) -> str:
@@ -102,7 +113,10 @@ def begun(out: Path, job: CaptureJob) -> CaptureJob:
 
 
 def begin(out: Path, job: CaptureJob, target_folder: Path) -> dict[int, ShardReceipt]:
-    """Shards that an earlier run of the same job has finished; or a fresh start."""
+    """Shards that an earlier run of the same job has finished; or a fresh start.
+
+    Of several processes the leading one calls this, before any of them works.
+    """
     out.mkdir(parents=True, exist_ok=True)
     sweep(out)
     if not (out / JOB_NAME).is_file():
@@ -112,17 +126,24 @@ def begin(out: Path, job: CaptureJob, target_folder: Path) -> dict[int, ShardRec
         )
         made.save(out / PROVENANCE_NAME)
         return {}
-    return receipts(out)
+    found = receipts(out)
+    others = [path for path in out.glob(_JOURNALS) if path.name != JOURNAL_NAME]
+    if others:  # into one, so that no shard that is made again has an older line elsewhere
+        _write_journal(out / JOURNAL_NAME, [line.model_dump_json() for line in found.values()])
+        for path in others:
+            path.unlink()
+    return found
 
 
 def receipts(out: Path) -> dict[int, ShardReceipt]:
     """The whole shards of `out`, by number."""
     found = {}
-    for line in _whole_lines(out / JOURNAL_NAME):
-        receipt = ShardReceipt.model_validate_json(line)
-        path = out / receipt.shard.file
-        if path.is_file() and path.stat().st_size == receipt.shard.num_bytes:
-            found[receipt.sequences[0].shard] = receipt
+    for journal in sorted(out.glob(_JOURNALS)):
+        for line in _whole_lines(journal):
+            receipt = ShardReceipt.model_validate_json(line)
+            path = out / receipt.shard.file
+            if path.is_file() and path.stat().st_size == receipt.shard.num_bytes:
+                found[receipt.number] = receipt
     return found
 
 
@@ -132,14 +153,19 @@ def _whole_lines(path: Path) -> list[str]:
     return json_lines(path.read_text(encoding="utf-8", errors="replace"))[:-1]
 
 
-def note_shard(out: Path, number: int, sequences: Sequence[SequenceEntry]) -> ShardReceipt:
-    """Take a whole shard into the journal."""
+def note_shard(
+    out: Path, number: int, sequences: Sequence[SequenceEntry], name: str = JOURNAL_NAME
+) -> ShardReceipt:
+    """Take a whole shard into a journal, which one process alone may write."""
     path = out / shard_name(number)
     shard = ShardEntry(file=path.name, num_bytes=path.stat().st_size, sha256=sha256_file(path))
     receipt = ShardReceipt(shard=shard, sequences=tuple(sequences))
-    lines = [*_whole_lines(out / JOURNAL_NAME), receipt.model_dump_json()]
-    write_atomic(out / JOURNAL_NAME, "".join(line + "\n" for line in lines).encode())
+    _write_journal(out / name, [*_whole_lines(out / name), receipt.model_dump_json()])
     return receipt
+
+
+def _write_journal(path: Path, lines: Sequence[str]) -> None:
+    write_atomic(path, "".join(line + "\n" for line in lines).encode())
 
 
 def entry_of(row: Completion, shard: int, argmax_n: Tensor) -> SequenceEntry:
@@ -169,7 +195,7 @@ def finish(out: Path, job: CaptureJob, whole: Sequence[ShardReceipt]) -> HiddenS
 
 def clear(out: Path) -> None:
     """Drop what only an unfinished capture needs, also where a kill came before this was done."""
-    for name in (JOB_NAME, JOURNAL_NAME):
-        (out / name).unlink(missing_ok=True)
+    for path in (out / JOB_NAME, *out.glob(_JOURNALS)):
+        path.unlink(missing_ok=True)
     shutil.rmtree(out / SCRATCH_NAME, ignore_errors=True)
     sweep(out)

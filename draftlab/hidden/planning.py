@@ -6,7 +6,7 @@ Nothing is read but headers.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -20,7 +20,7 @@ from draftlab.hidden.budget import (
     StreamNeeds,
     fits_in_memory,
 )
-from draftlab.hidden.journal import SCRATCH_NAME, CaptureJob
+from draftlab.hidden.journal import SCRATCH_NAME, CaptureJob, receipts
 from draftlab.hidden.judge import LOGITS_AT_ONCE
 from draftlab.hidden.passes import Pass, passes_of, positions, shard_groups
 from draftlab.hidden.scratch import layers_done
@@ -67,9 +67,9 @@ def estimate_of(
     completions: Sequence[Completion],
     job: CaptureJob,
     out: Path,
-    skeleton: Skeleton | None,
+    skeleton: Skeleton | None = None,
     *,
-    why: str,
+    why: str = "",
 ) -> Estimate:
     """What this capture needs, and what there is."""
     place = out.resolve()
@@ -115,23 +115,23 @@ def _stream_needs(
     skeleton: Skeleton, completions: Sequence[Completion], job: CaptureJob, out: Path, why: str
 ) -> StreamNeeds:
     conditions, size = job.conditions, skeleton.compute.torch_dtype.itemsize
-    done = layers_done(out / SCRATCH_NAME, job)
+    passes = _passes_by_depth(completions, job, out)
+    every = [this for group in passes.values() for this in group]
+    done = min(passes)
     left = range(done, conditions.num_target_layers)
-    passes = _all_passes(completions, job)
-    padded = sum(this.num_tokens for this in passes)
+    padded = sum(this.num_tokens for this in every)
     judged = sum(len(row.completion_ids) for row in completions)
     states = shape_of(conditions).states_bytes(padded)
     layer_bytes = max(skeleton.layer_bytes(i) for i in range(conditions.num_target_layers))
     rows = min(job.head_rows_per_piece, conditions.vocab_size)
     buffers = (
         _pass_bytes(skeleton.files, completions, job)
-        + skeleton.table_bytes(max(this.num_tokens for this in passes))
+        + skeleton.table_bytes(max(this.num_tokens for this in every))
         + rows * conditions.hidden_size * size
         + (2 + _READERS) * PIECE_BYTES
         + VERDICT_BYTES * judged
     )
     room = max(0, available_bytes() - layer_bytes - buffers)
-    head = conditions.vocab_size * conditions.hidden_size
     return StreamNeeds(
         why=why,
         num_layers=conditions.num_target_layers,
@@ -144,8 +144,20 @@ def _stream_needs(
         buffer_bytes=buffers,
         held_bytes=min(states, room // _HELD_SHARE),
         scratch_bytes=2 * states + 2 * VERDICT_BYTES * judged,
-        operations=2.0 * (sum(map(skeleton.active_values, left)) * padded + head * judged),
+        operations=_operations(skeleton, passes) + 2.0 * judged * _head_values(conditions),
     )
+
+
+def _passes_by_depth(
+    completions: Sequence[Completion], job: CaptureJob, out: Path
+) -> dict[int, list[Pass]]:
+    """Every pass, by how many layers its shard has behind it."""
+    whole, found = receipts(out), dict[int, list[Pass]]()
+    for n, group in enumerate(shard_groups(completions, job.sequences_per_shard)):
+        all_of_them = job.conditions.num_target_layers
+        depth = all_of_them if n in whole else layers_done(out / SCRATCH_NAME, n, job)
+        found.setdefault(depth, []).extend(passes_of(n, group, completions, job.tokens_per_pass))
+    return found
 
 
 def _all_passes(completions: Sequence[Completion], job: CaptureJob) -> list[Pass]:
@@ -154,6 +166,18 @@ def _all_passes(completions: Sequence[Completion], job: CaptureJob) -> list[Pass
         for n, group in enumerate(shard_groups(completions, job.sequences_per_shard))
         for this in passes_of(n, group, completions, job.tokens_per_pass)
     ]
+
+
+def _operations(skeleton: Skeleton, passes: Mapping[int, Sequence[Pass]]) -> float:
+    values = [skeleton.active_values(i) for i in range(len(skeleton.target.layers))]
+    return sum(
+        2.0 * sum(values[depth:]) * sum(this.num_tokens for this in group)
+        for depth, group in passes.items()
+    )
+
+
+def _head_values(conditions: CaptureConditions) -> int:
+    return conditions.vocab_size * conditions.hidden_size
 
 
 def _embedding_bytes(skeleton: Skeleton, completions: Sequence[Completion]) -> int:
@@ -189,5 +213,5 @@ def _room(compute: Compute) -> int:
 
 def _written_bytes(out: Path) -> int:
     """Disk blocks that an earlier run of the same capture has taken."""
-    files = [*out.glob("states-*.safetensors"), *(out / SCRATCH_NAME).glob("*")]
+    files = [*out.glob("states-*.safetensors"), *(out / SCRATCH_NAME).rglob("*")]
     return sum(file.stat().st_blocks * 512 for file in files if file.is_file())

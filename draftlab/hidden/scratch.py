@@ -1,12 +1,13 @@
-"""What a streamed capture keeps on disk between layers, so that a kill costs one layer at most.
+"""What a streamed capture keeps on disk between layers, so that a kill costs little.
 
-    STORE/scratch/progress.json            how far it is; replaced whole after each layer
-    STORE/scratch/after-0007.bin           states of every pass after layer 7, pass by pass
-    STORE/scratch/verdicts-32768.safetensors  the head's first 32,768 rows, for every token
-    STORE/scratch/states-00000.safetensors shards under construction
+    STORE/scratch/00012/progress.json          how far shard 12 is; replaced whole
+    STORE/scratch/00012/after-0007.bin         its states after layer 7, pass by pass
+    STORE/scratch/00012/verdicts-32768.safetensors  the head's first 32,768 rows, for each token
+    STORE/scratch/00012/states-00012.safetensors    the shard under construction
 
-Each file is whole before progress.json names it, and the one before is removed after that. Its
-digest is compared when a rerun takes it up.
+A folder per shard, so that another number of processes can go on. Each file is whole before
+progress.json names it, and the one before is removed after that. Its digest is compared when a
+rerun takes it up.
 
 Shape letters: R sequences of a pass, T padded length, H hidden size.
 """
@@ -62,11 +63,9 @@ class FileReceipt(Record):
 
 
 class Progress(Record):
-    """How far a streamed capture is."""
+    """How far one shard is."""
 
     job_digest: str
-    shards: tuple[int, ...]
-    """Numbers of the shards that are captured together."""
     layers_done: int = 0
     states: FileReceipt | None = None
     """After the last layer that is done; after the last of all, normed."""
@@ -102,48 +101,68 @@ def job_digest(job: CaptureJob) -> str:
     return sha256_json(job.model_dump(mode="json"))
 
 
-def layers_done(folder: Path, job: CaptureJob) -> int:
-    """Layers that an earlier run of the same job says it has done."""
-    found = Progress.read(folder)
+def folder_of(scratch: Path, shard: int) -> Path:
+    """Where one shard keeps what it needs."""
+    return scratch / f"{shard:05d}"
+
+
+def layers_done(scratch: Path, shard: int, job: CaptureJob) -> int:
+    """Layers of a shard that an earlier run of the same job says it has done."""
+    found = Progress.read(folder_of(scratch, shard))
     return found.layers_done if found and found.job_digest == job_digest(job) else 0
 
 
-def open_scratch(folder: Path, fresh: Progress, *, anew: bool = False) -> Progress:
-    """Progress of an earlier run of the same work, or a fresh start in an empty folder."""
+def open_scratch(folder: Path, job: CaptureJob, *, anew: bool = False) -> Progress:
+    """Progress of an earlier run of the same job, or a fresh start in an empty folder."""
     found = None if anew else Progress.read(folder)
-    if (
-        found is None
-        or found.job_digest != fresh.job_digest
-        or not set(fresh.shards) <= set(found.shards)
-        or not found.is_whole(folder)
-    ):
+    if found is None or found.job_digest != job_digest(job) or not found.is_whole(folder):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        found = fresh
+        found = Progress(job_digest=job_digest(job))
     sweep(folder)
     found.save(folder)
     return found
 
 
+class Allowance:
+    """Memory for states between layers."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._left = num_bytes
+
+    def take(self, num_bytes: int) -> bool:
+        """Take so much of it, if there is so much left."""
+        if num_bytes > self._left:
+            return False
+        self._left -= num_bytes
+        return True
+
+
 class States:
-    """The states of every pass between two layers: on disk, and in memory up to a budget."""
+    """The states of every pass of one shard between two layers, in memory or on disk.
+
+    In memory they are written only when `save` says so; on disk, after each layer.
+    """
 
     def __init__(
         self, folder: Path, passes: Sequence[Pass], hidden_size: int, dtype: torch.dtype
     ) -> None:
         self._folder = folder
-        self._shapes = [(len(p.numbers), p.width, hidden_size) for p in passes]
         self._dtype = dtype
+        self._shapes = [(len(p.numbers), p.width, hidden_size) for p in passes]
         sizes = [p.num_tokens * hidden_size * dtype.itemsize for p in passes]
         self._offsets = [sum(sizes[:k]) for k in range(len(sizes))]
-        self._held: dict[int, Tensor] = {}
-        self.held_budget_bytes = 0
+        self._memory: list[Tensor | None] = [None] * len(sizes)
+        self.num_bytes = sum(sizes)
+        self.are_held = False
         self.receipt: FileReceipt | None = None
+        """The file that holds them; None while memory alone does."""
 
     def read(self, number: int) -> Tensor:
         """The states [R, T, H] of one pass."""
-        if number in self._held:
-            return self._held[number]
+        held = self._memory[number]
+        if held is not None:
+            return held
         if self.receipt is None:
             raise RuntimeError("no layer has been written")
         out_RTH = torch.empty(self._shapes[number], dtype=self._dtype)
@@ -153,28 +172,40 @@ class States:
         return out_RTH
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[Callable[[int, Tensor], None]]:
-        """Write the states of the next layer, pass by pass in order, while these are read."""
+    def replaced(self, name: str) -> Iterator[Callable[[int, Tensor], None]]:
+        """Put the states of the next layer, pass by pass in order, while these are read."""
+        if not self.are_held:
+            with self._written(name) as put:
+                yield put
+            return
+
+        def hold(number: int, states_RTH: Tensor) -> None:
+            self._memory[number] = states_RTH.to("cpu", self._dtype).contiguous()
+
+        yield hold
+        self.receipt = None
+
+    def save(self, name: str) -> None:
+        """Write those that memory alone holds."""
+        if self.receipt is None:
+            with self._written(name) as put:
+                for number in range(len(self._memory)):
+                    put(number, self.read(number))
+
+    @contextmanager
+    def _written(self, name: str) -> Iterator[Callable[[int, Tensor], None]]:
         digest = hashlib.sha256()
         with whole_file(self._folder / name) as beside:
             with beside.open("wb") as file:
 
-                def put(number: int, states_RTH: Tensor) -> None:
-                    kept = states_RTH.to("cpu", self._dtype).contiguous()
-                    view = bytes_of(kept)
+                def put(_number: int, states_RTH: Tensor) -> None:
+                    view = bytes_of(states_RTH.to("cpu", self._dtype).contiguous())
                     digest.update(view)
                     file.write(view)
-                    self._hold(number, kept)
 
                 yield put
             size = beside.stat().st_size
         self.receipt = FileReceipt(file=name, num_bytes=size, sha256=digest.hexdigest())
-
-    def _hold(self, number: int, states_RTH: Tensor) -> None:
-        self._held.pop(number, None)
-        held = sum(tensor.nbytes for tensor in self._held.values())
-        if held + states_RTH.nbytes <= self.held_budget_bytes:
-            self._held[number] = states_RTH
 
 
 def save_verdicts(folder: Path, rows: int, verdicts: Mapping[int, Verdict]) -> FileReceipt:

@@ -155,7 +155,7 @@ class _Served:
 
     def _require_disk(self, job: CaptureJob) -> None:
         completions = self.plan.reference.completions
-        estimate = estimate_of(completions, job, self.plan.out, None, why="")
+        estimate = estimate_of(completions, job, self.plan.out)
         for line in estimate.lines():
             self.tell(line)
         require_disk(estimate, sequence_sizes(completions, job.conditions, streamed=False))

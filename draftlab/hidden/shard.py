@@ -29,6 +29,8 @@ from draftlab.target.ranges import bytes_of
 _ORDER = {torch.float32: 0, torch.int32: 1, torch.bfloat16: 2}
 _NAMES = {torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16"}
 _ALIGNMENT = 8
+NUMBER_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""What the number types of a capture are to torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def group_slots(
 ) -> dict[str, Slot]:
     """What a shard holds of these sequences."""
     width = len(conditions.target_layer_ids) * conditions.hidden_size
-    number_type = {"float32": torch.float32, "bfloat16": torch.bfloat16}[conditions.dtype]
+    number_type = NUMBER_TYPES[conditions.dtype]
     slots: dict[str, Slot] = {}
     for i in group:
         prompt, n = len(completions[i].prompt_ids), len(completions[i].completion_ids)

@@ -46,6 +46,7 @@ class WholeWork:
     completions: Sequence[Completion]
     job: CaptureJob
     out: Path
+    journal_name: str = journal.JOURNAL_NAME
 
 
 def shards_from_memory(
@@ -73,7 +74,7 @@ def _write_shard(work: WholeWork, head: Head, number: int, group: Sequence[int])
                 for name, tensor in found.items():
                     shard.write(f"{i}.{name}", tensor)
                 entries[i] = journal.entry_of(work.completions[i], number, found["argmax"])
-    return journal.note_shard(work.out, number, [entries[i] for i in group])
+    return journal.note_shard(work.out, number, [entries[i] for i in group], work.journal_name)
 
 
 def _run(work: WholeWork, head: Head, this: Pass) -> Iterator[dict[str, Tensor]]:

@@ -13,6 +13,7 @@ from typing import Literal, Self
 import torch
 
 from draftlab.base.errors import DraftlabError
+from draftlab.base.ranks import Ranks
 from draftlab.base.records import Record
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
@@ -54,8 +55,13 @@ class Compute(Record):
         )
 
     def apply(self) -> None:
-        """Set torch's thread count, and full float32 precision where float32 was asked for."""
+        """Set torch's thread count, and full float32 precision where float32 was asked for.
+
+        Of several processes on one machine (torchrun), each takes a GPU of its own.
+        """
         torch.set_num_threads(self.threads)
+        if self.device == "cuda":
+            torch.cuda.set_device(Ranks.read().local_rank)
         torch.set_float32_matmul_precision("highest")
 
     @property
@@ -102,7 +108,8 @@ def best_operations_per_second(compute: Compute, *, rounds: int = 20) -> float:
 def free_cores() -> int:
     """Cores this process may use, less the load of the last minute; at least one.
 
-    `OMP_NUM_THREADS` wins where it is set.
+    Processes that were started together (torchrun) share them in equal parts. `OMP_NUM_THREADS`
+    wins where it is set, as torchrun does for several processes.
     """
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
@@ -110,4 +117,4 @@ def free_cores() -> int:
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    return max(1, round(cores - os.getloadavg()[0]))
+    return max(1, round((cores - os.getloadavg()[0]) / Ranks.read().local_size))

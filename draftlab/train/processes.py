@@ -6,7 +6,6 @@ gradients with the others. What a step learns from does not depend on how many t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +13,8 @@ from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, distributed
+
+from draftlab.base.ranks import Ranks
 
 T = TypeVar("T")
 
@@ -31,8 +32,7 @@ class Processes:
     @classmethod
     def join(cls, device: torch.device) -> Self:
         """Meet the others that torchrun started; alone where it did not."""
-        size = int(os.environ.get("WORLD_SIZE", "1"))
-        if size == 1:
+        if Ranks.read().size == 1:
             return cls()
         if not distributed.is_initialized():
             backend = "nccl" if device.type == "cuda" else "gloo"

@@ -1,10 +1,12 @@
 """A streamed capture that is stopped, at any moment, costs one layer and ends in the same bytes."""
 
 import errno
+import json
 import os
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 
 import kills
 import pipeline
@@ -32,22 +34,26 @@ def stopped(small, tmp_path, monkeypatch):
     """Start a streamed capture that breaks in layer `when`; then what to run it again with."""
     target, reference, root = small
     monkeypatch.setattr(capturing, "SEQUENCES_PER_SHARD", 4)
+    monkeypatch.setattr(streaming, "SAVE_SECONDS", 0)
+    monkeypatch.setattr(streaming, "SAVE_TIMES", 0)
     out = tmp_path / "store"
     if not (root / "whole").exists():
         capture(reference, target, (0, 2), root / "whole", pipeline.FP32)
 
-    def start(when):
-        run = streaming.run_layer
+    def start(when, after_passes=0, held_bytes=None):
+        run, left = streaming.run_layer, [after_passes]
 
         def breaking(target, number, ids, states):
             if number == when:
-                raise Broken
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Broken
             return run(target, number, ids, states)
 
         with monkeypatch.context() as context:
             context.setattr(streaming, "run_layer", breaking)
             with pytest.raises(Broken):
-                capture_by_layers(reference, target, (0, 2), out)
+                capture_by_layers(reference, target, (0, 2), out, held_bytes=held_bytes)
         return out, lambda: capture_by_layers(reference, target, (0, 2), out)
 
     return start, content(root / "whole")
@@ -60,10 +66,10 @@ class Broken(Exception):
 def test_a_stopped_run_goes_on_after_the_last_whole_layer(stopped, monkeypatch):
     start, whole = stopped
     out, again = start(3)
-    assert sorted(path.name for path in (out / "scratch").iterdir()) == [
-        "after-0002.bin", "progress.json", "states-00000.safetensors",
-        "states-00001.safetensors", "states-00002.safetensors",
-    ]  # fmt: skip
+    for shard in ("00000", "00001", "00002"):
+        assert sorted(path.name for path in (out / "scratch" / shard).iterdir()) == [
+            "after-0002.bin", "progress.json", f"states-{shard}.safetensors",
+        ]  # fmt: skip
     numbers = []
     run = streaming.run_layer
     monkeypatch.setattr(
@@ -74,6 +80,60 @@ def test_a_stopped_run_goes_on_after_the_last_whole_layer(stopped, monkeypatch):
     again()
     assert set(numbers) == {3}
     assert content(out) == whole
+
+
+def test_shards_that_are_at_different_layers_go_on_from_where_each_is(stopped, monkeypatch):
+    """States on disk, broken in the third of three passes: two shards have done the layer."""
+    start, whole = stopped
+    out, again = start(2, after_passes=2, held_bytes=0)
+    depths = [
+        json.loads((out / "scratch" / shard / "progress.json").read_text())["layers_done"]
+        for shard in ("00000", "00001", "00002")
+    ]
+    assert depths == [3, 3, 2]
+    numbers = []
+    run = streaming.run_layer
+    monkeypatch.setattr(
+        streaming,
+        "run_layer",
+        lambda t, n, ids, states: numbers.append(n) or run(t, n, ids, states),
+    )
+    again()
+    assert numbers == [2, 3, 3, 3]
+    assert content(out) == whole
+
+
+def test_states_that_fit_into_memory_are_saved_only_from_time_to_time(stopped, monkeypatch):
+    start, whole = stopped
+    monkeypatch.setattr(streaming, "SAVE_SECONDS", 3600)
+    out, again = start(3)
+    assert not list((out / "scratch").rglob("after-*.bin"))
+    again()
+    assert content(out) == whole
+
+
+def test_saving_takes_a_small_part_of_the_time(monkeypatch):
+    """Ten times what the last one took must pass before the next."""
+    now = [0.0]
+    monkeypatch.setattr(streaming.time, "monotonic", lambda: now[0])
+
+    class Slow:
+        saved = 0
+
+        def save(self):
+            self.saved += 1
+            now[0] += 7
+
+    slow, clock = Slow(), streaming.Clock(last=0.0)
+    times = []
+    for _ in range(100):
+        now[0] += 5
+        before = slow.saved
+        clock.save_if_due([slow])
+        if slow.saved > before:
+            times.append(now[0] - 7)
+    assert times[0] == streaming.SAVE_SECONDS
+    assert all(later - (earlier + 7) >= 70 for earlier, later in pairwise(times))
 
 
 def test_the_plan_of_a_rerun_counts_what_is_left(small, stopped):
@@ -91,20 +151,28 @@ def test_the_plan_of_a_rerun_counts_what_is_left(small, stopped):
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda scratch: (scratch / "states-00001.safetensors").unlink(),
-        lambda scratch: (scratch / "after-0002.bin").unlink(),
-        lambda scratch: (scratch / "after-0002.bin").write_bytes(
-            (scratch / "after-0002.bin").read_bytes()[:-4] + bytes(4)
+        lambda shard: (shard / "states-00001.safetensors").unlink(),
+        lambda shard: (shard / "after-0002.bin").unlink(),
+        lambda shard: (shard / "after-0002.bin").write_bytes(
+            (shard / "after-0002.bin").read_bytes()[:-4] + bytes(4)
         ),
-        lambda scratch: (scratch / "progress.json").write_text("{}"),
-        lambda scratch: shutil.rmtree(scratch),
+        lambda shard: (shard / "progress.json").write_text("{}"),
+        lambda shard: shutil.rmtree(shard),
+        lambda shard: shutil.rmtree(shard.parent),
     ],
-    ids=["taps gone", "states gone", "states changed", "progress unreadable", "all gone"],
+    ids=[
+        "taps gone",
+        "states gone",
+        "states changed",
+        "progress unreadable",
+        "one gone",
+        "all gone",
+    ],
 )
 def test_scratch_files_that_are_not_whole_are_not_built_on(stopped, spoil):
     start, whole = stopped
     out, again = start(3)
-    spoil(out / "scratch")
+    spoil(out / "scratch" / "00001")
     again()
     assert content(out) == whole
 
@@ -114,9 +182,9 @@ def test_what_killed_processes_leave_is_swept(stopped):
     out, again = start(2)
     dead = subprocess.Popen(["true"])
     dead.wait()
-    for left in (out, out / "scratch"):
+    for left in (out, out / "scratch" / "00000"):
         (left / f".half.{dead.pid}.part").write_bytes(b"half")
-    (out / "scratch" / "after-0000.bin").write_bytes(b"older")
+    (out / "scratch" / "00000" / "after-0000.bin").write_bytes(b"older")
     again()
     assert content(out) == whole
     assert not list(out.rglob(".*.part"))
