@@ -35,7 +35,11 @@ DeviceOption = Annotated[
     Device, Parameter(help="Where to compute; auto takes a GPU if there is one.")
 ]
 DtypeOption = Annotated[
-    Dtype, Parameter(help="Number type; auto follows the reference or store (CPU: float32).")
+    Dtype,
+    Parameter(
+        help="Number type; auto follows the reference or store. What there is none to follow for "
+        "is float32 on a CPU, but bfloat16 for 2 GB of weights and more if the CPU multiplies it."
+    ),
 ]
 Threads = Annotated[
     int | None, Parameter(help="CPU threads; by default the free cores of this machine.")

@@ -95,9 +95,11 @@ def capture(
     made_by = made.record.job.made_by
     # A server does not say what it computes in; the choice is then this machine's.
     number = made_by.dtype if dtype == "auto" and isinstance(made_by, LocalTarget) else dtype
-    compute = Compute.choose(device, number, threads=threads)
+    compute, why = Compute.choose_for(target, device, number, threads=threads)
     compute.apply()
     tell(f"capture: {len(made.completions)} completions, layers {_joined(taps)}; {compute}")
+    if why:
+        tell(f"capture: {why}")
     if ranks.size > 1:
         tell(f"capture: {ranks.size} processes; what is shown is the share of the first")
     if isinstance(made_by, GivenText):

@@ -221,12 +221,14 @@ def _decode_here(
     from draftlab.reference.generate import generate_reference
     from draftlab.target.compute import Compute
 
-    compute = Compute.choose(flags.device, flags.dtype, threads=flags.threads)
+    compute, why = Compute.choose_for(target, flags.device, flags.dtype, threads=flags.threads)
     compute.apply()
     say(
         f"reference: {len(loaded.prompts)} prompts, up to {settings.max_new_tokens} tokens each; "
         f"{compute}"
     )
+    if why:
+        say(f"reference: {why}")
     made = generate_reference(loaded.prompts, target, out, settings, compute, track=bar)
     return made.record
 

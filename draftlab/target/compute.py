@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Literal, Self
 
 import torch
 
+from draftlab.base.cpu import read_flags
 from draftlab.base.errors import DraftlabError
 from draftlab.base.ranks import Ranks
 from draftlab.base.records import Record
+from draftlab.target.number_type import Weights, choose_number_type
+from draftlab.target.tensors import TensorFiles
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 DtypeChoice = Literal["auto", "float32", "bfloat16"]
@@ -42,17 +46,33 @@ class Compute(Record):
         Raises:
             DraftlabError: a GPU is asked for and torch sees none.
         """
-        sees_gpu = torch.cuda.is_available()
-        if device == "cuda" and not sees_gpu:
-            raise DraftlabError(
-                f"torch {torch.__version__} sees no GPU.",
-                mend="Pass --device cpu, or install a CUDA build.",
-            )
-        chosen = "cuda" if device == "cuda" or (device == "auto" and sees_gpu) else "cpu"
-        number = dtype if dtype != "auto" else ("bfloat16" if chosen == "cuda" else "float32")
+        chosen = _device(device)
+        number = choose_number_type(chosen, None, ()).dtype if dtype == "auto" else dtype
         return cls.model_validate(
             {"device": chosen, "dtype": number, "threads": threads or free_cores()}
         )
+
+    @classmethod
+    def choose_for(
+        cls,
+        target_folder: Path,
+        device: DeviceChoice = "auto",
+        dtype: DtypeChoice = "auto",
+        *,
+        threads: int | None = None,
+    ) -> tuple[Self, str]:
+        """Resolve `auto` for running a target, by `choose_number_type`; the second is why, if so.
+
+        Raises:
+            DraftlabError: a GPU is asked for and torch sees none.
+            TargetError: the target's files are not whole.
+        """
+        why = ""
+        if dtype == "auto":
+            weights = Weights.of(TensorFiles.open(target_folder))
+            dtype, why = choose_number_type(_device(device), weights, read_flags())
+            why = f"{dtype}, since {why}"
+        return cls.choose(device, dtype, threads=threads), why
 
     def apply(self) -> None:
         """Set torch's thread count, and full float32 precision where float32 was asked for.
@@ -77,6 +97,16 @@ class Compute(Record):
     def __str__(self) -> str:
         plural = "" if self.threads == 1 else "s"
         return f"{self.device}, {self.dtype}, {self.threads} thread{plural}"
+
+
+def _device(wish: DeviceChoice) -> Literal["cpu", "cuda"]:
+    sees_gpu = torch.cuda.is_available()
+    if wish == "cuda" and not sees_gpu:
+        raise DraftlabError(
+            f"torch {torch.__version__} sees no GPU.",
+            mend="Pass --device cpu, or install a CUDA build.",
+        )
+    return "cuda" if wish == "cuda" or (wish == "auto" and sees_gpu) else "cpu"
 
 
 def operations_per_second(compute: Compute, *, seconds: float = 0.5) -> float:
