@@ -37,6 +37,22 @@ class Document:
     """Seed of the noise on the taps, where there is noise: `draw_seed` of seed, epoch, number."""
 
 
+def require_width(document: Document, shape: DrafterConfig) -> None:
+    """Refuse states of another width than the drafter's taps have together.
+
+    Raises:
+        DrafterError: says how many states there are for how many taps.
+    """
+    width, hidden = document.taps_SC.shape[1], shape.hidden_size
+    if width != shape.num_taps * hidden:
+        raise DrafterError(
+            f"the states are {width} wide, {width / hidden:g} x {hidden}; the drafter has "
+            f"{shape.num_taps} taps.",
+            mend="A dump with the last layer beside the taps is split first; Material picks "
+            "columns by layer.",
+        )
+
+
 def require_clean_taps(shape: DrafterConfig, *, allow_last_layer: bool = False) -> None:
     """Refuse a drafter that reads the state which makes the target's logits.
 

@@ -96,6 +96,8 @@ def head_loss(
     mask_ND = labels.labelled_ND
     apply: Any = _ChunkedHead.apply
     weighted_sum, weight_R, rank_R = apply(hidden_NDH[mask_ND], job)
+    if labels.lesson is not None:
+        labels.lesson.require_agreement()
     hits_ND = torch.zeros_like(mask_ND)
     hits_ND[mask_ND] = rank_R < STREAK_WIDTH
     return LossSums(

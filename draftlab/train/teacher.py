@@ -91,32 +91,37 @@ def final_norm(target: LoadedTarget) -> nn.Module:
 
 
 class Lesson:
-    """The target's distribution at some rows, chunk by chunk, checked against the capture's."""
+    """The target's distribution at some rows, chunk by chunk, held against the capture's."""
 
     def __init__(
         self, teacher: Teacher, last_RH: Tensor, tokens_R: Tensor, logprobs_R: Tensor
     ) -> None:
-        """Of rows with these states, tokens emitted after them, and their captured log-probs."""
+        """Of rows with these states, the tokens emitted after them, their captured log-probs."""
         self._teacher = teacher
         self._last_RH = last_RH
         self._tokens_R = tokens_R
         self._logprobs_R = logprobs_R
-        self._error = 0.0
+        self._found: list[Tensor] = []
 
     def log_probs(self, rows: slice) -> Tensor:
-        """Log-probabilities [r, V] at these rows.
+        """Log-probabilities [r, V] at these rows."""
+        found_rV = self._teacher.log_probs(self._last_RH[rows])
+        own_r = found_rV.gather(1, self._tokens_R[rows].unsqueeze(1)).squeeze(1)
+        self._found.append((own_r - self._logprobs_R[rows]).abs())
+        return found_rV
+
+    def require_agreement(self) -> None:
+        """Check all rows taught so far.
 
         Raises:
             StoreError: they give the emitted tokens other probabilities than the capture did.
         """
-        found_rV = self._teacher.log_probs(self._last_RH[rows])
-        own_r = found_rV.gather(1, self._tokens_R[rows].unsqueeze(1)).squeeze(1)
-        error = float((own_r - self._logprobs_R[rows].to(own_r)).abs().mean())
-        coarse = torch.bfloat16 in (self._last_RH.dtype, self._teacher.head.weight_vH.dtype)
-        if not error <= _MEAN_ERROR[torch.bfloat16 if coarse else torch.float32]:
+        error = float(torch.cat(self._found).mean())
+        types = (self._last_RH.dtype, self._teacher.head.weight_vH.dtype)
+        allowed = _MEAN_ERROR[torch.bfloat16 if torch.bfloat16 in types else torch.float32]
+        if not error <= allowed:
             raise StoreError(
-                "the target's distribution from stored states gives its own tokens "
-                f"log-probabilities that differ by {error:.3g} on average from the captured ones.",
-                mend="The stored last layer is not clean, or of another target; capture it again.",
+                "from the stored last layer the emitted tokens get log-probabilities that differ "
+                f"from the captured ones by {error:.3g} on average; {allowed:g} is rounding.",
+                mend="These states do not make the target's logits; capture the store again.",
             )
-        return found_rV

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pipeline
 import pytest
+import tiny
 import torch
 import transformers
 
@@ -18,9 +19,11 @@ from draftlab.drafter.model import Drafter
 from draftlab.hidden.capture import capture
 from draftlab.hidden.store import HiddenStore
 from draftlab.reference.completions import Reference
+from draftlab.train import noise
 from draftlab.train.documents import require_clean_taps
-from draftlab.train.forward import batch_loss, noisy_taps
+from draftlab.train.forward import batch_loss
 from draftlab.train.material import Material
+from draftlab.train.noise import noisy_taps
 from draftlab.train.options import LossOptions
 from draftlab.train.recipe import read_recipe
 from draftlab.train.teacher import Teacher
@@ -54,7 +57,81 @@ def test_noise_goes_to_a_copy(taught):
         assert noisy.data_ptr() != document.taps_SC.data_ptr()
         assert 0 < float((noisy - before).abs().max()) < 1
         assert torch.equal(noisy, noisy_taps(document, options))  # the seed's, each time
-    assert noisy_taps(document, LossOptions(weighting="dpace")) is document.taps_SC
+
+
+def test_noise_planted_in_place_is_caught_where_it_is_added(taught, monkeypatch):
+    """Also where no loss reads the last layer: the store's tensor may hold it all the same."""
+    documents, drafter, ends = taught
+    plain = noise.with_noise
+
+    def in_place(taps_SC, seed, options):
+        return taps_SC.copy_(plain(taps_SC, seed, options))
+
+    def past_the_taps(taps_SC, seed, options):
+        victim.last_SH.add_(0.05)
+        return plain(taps_SC, seed, options)
+
+    noisy = LossOptions(weighting="dpace", noise_uniform=0.05)
+    for planted in (in_place, past_the_taps):
+        own = documents[0]
+        victim = replace(
+            own, taps_SC=own.taps_SC.clone(), last_SH=own.last_SH.clone(), noise_seed=3
+        )
+        batch_loss(drafter, ends, [victim], [torch.tensor([0])], noisy)
+        with monkeypatch.context() as patch:
+            patch.setattr(noise, "with_noise", planted)
+            with pytest.raises(RuntimeError, match="stored states"):
+                batch_loss(drafter, ends, [victim], [torch.tensor([0])], noisy)
+
+
+def test_noise_needs_a_seed(taught):
+    documents, drafter, ends = taught
+    noisy = LossOptions(weighting="dpace", noise_std=0.05)
+    with pytest.raises(ValueError, match="seed"):
+        batch_loss(drafter, ends, documents[:1], [torch.tensor([0])], noisy)
+
+
+@pytest.mark.parametrize("architecture", ["gemma3", "qwen3_5", "llama"])
+def test_the_final_norm_is_the_targets_own_applied_once(tmp_path, architecture):
+    """Also where it multiplies by 1 + w. Oracle: logits of the whole target."""
+    folder = tiny.write_target(tmp_path / "target", architecture, tied=True)
+    model = tiny.load_target(folder)
+    facts, files = open_target(folder)
+    ends = load_ends(files, facts, torch.float32, torch.device("cpu"))
+    teacher = Teacher.open(folder, ends, pipeline.FP32)
+    kept = []
+    model.get_decoder().layers[-1].register_forward_hook(lambda *parts: kept.append(parts[-1]))
+    with torch.no_grad():
+        theirs = model(input_ids=torch.tensor(tiny.random_prompts(1))).logits[0]
+        ours = teacher.log_probs(kept[0][0])
+    torch.testing.assert_close(ours, theirs.log_softmax(dim=-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("slip", ["no norm", "norm twice", "one row late"])
+def test_states_that_do_not_make_the_targets_logits_are_refused(small_pair, taught, slip):
+    """FACTS of other trainers: a norm too few or too many, a shift by one; none of them crashes."""
+    documents, drafter, ends = taught
+    right = Teacher.open(small_pair.target, ends, pipeline.FP32)
+    norms = {"no norm": lambda x: x, "norm twice": lambda x: right.norm(right.norm(x))}
+    teacher = replace(right, norm=norms.get(slip, right.norm))
+    if slip == "one row late":
+        documents = [replace(d, last_SH=d.last_SH.roll(1, dims=0)) for d in documents]
+    with pytest.raises(StoreError, match="log-probabilities"):
+        batch_loss(drafter, ends, documents, [torch.tensor([1, 4])] * 3, KL, teacher=teacher)
+
+
+def test_a_dump_of_one_more_state_than_taps_is_refused_whole(taught):
+    documents, drafter, ends = taught
+    document = documents[0]
+    whole = torch.cat([document.taps_SC, document.last_SH], dim=1)
+    with pytest.raises(DrafterError, match="3 x 64; the drafter has 2 taps"):
+        batch_loss(
+            drafter,
+            ends,
+            [replace(document, taps_SC=whole)],
+            [torch.tensor([0])],
+            LossOptions(weighting="dpace"),
+        )
 
 
 def test_noise_leaves_labels_and_the_targets_distribution_as_they_were(small_pair, taught):
