@@ -12,8 +12,8 @@ from torch import Tensor
 
 from draftlab.drafter.ends import TargetEnds
 from draftlab.drafter.model import Drafter
-from draftlab.drafter.reading import DenseReading, Reading
-from draftlab.train.batch import Batch, pack
+from draftlab.train.attention import choose_attention
+from draftlab.train.batch import pack
 from draftlab.train.documents import Document
 from draftlab.train.loss import LossSums, head_loss
 from draftlab.train.options import LossOptions
@@ -51,6 +51,7 @@ def batch_loss(
     batch = pack(documents, anchors, shape, options, teacher, drafter.device)
     if batch is None:
         return _nothing(drafter)
+    attention = choose_attention(options.attention, shape, drafter.device, ends.dtype)
     context = drafter.project_context(
         batch.taps_SC, lengths=batch.packing.context_lengths, dtype=ends.dtype
     )
@@ -58,16 +59,10 @@ def batch_loss(
         ends.embed(batch.tokens_NB, shape),
         batch.positions_N,
         context,
-        reading=_reading(batch, options),
+        reading=attention.reading(batch.positions_N, batch.packing, shape.block_size),
         checkpointing=options.checkpointing,
     )
     return head_loss(hidden_NBH[:, 1:], batch.labels, ends, shape, options)
-
-
-def _reading(batch: Batch, options: LossOptions) -> Reading:
-    if options.attention == "flex":
-        raise NotImplementedError
-    return DenseReading(batch.positions_N, batch.packing)
 
 
 def _nothing(drafter: Drafter) -> LossSums:

@@ -29,6 +29,7 @@ from draftlab.drafter.checkpoint import load_drafter
 from draftlab.drafter.ends import TargetEnds, load_ends, open_target
 from draftlab.drafter.model import Drafter
 from draftlab.target.compute import Compute, best_operations_per_second
+from draftlab.train.attention import choose_attention
 from draftlab.train.blocks import anchors_of, draw_seed, fixed_anchors
 from draftlab.train.checkpoints import (
     BestTau,
@@ -315,6 +316,11 @@ class Run:
         return Heldout(self._plan.heldout, self._plan.target_folder, device, budgets)
 
     def _say_warnings(self) -> None:
+        wish, shape = self._config.loss.attention, self._plan.shape
+        chosen = choose_attention(
+            wish, shape, self._compute.torch_device, self._compute.torch_dtype
+        )
+        self._tell(chosen.why)
         warning = self._config.loss.warning
         if warning is not None:
             self._tell(warning)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 LossKind = Literal["ce", "argmax_ce", "kl"]
 Weighting = Literal["decay", "dpace", "uniform"]
+AttentionWish = Literal["auto", "dense", "flex"]
 STREAK_WIDTH = 8
 """The k of the streak in training logs."""
 
@@ -43,7 +44,9 @@ class LossOptions(Section):
     """Rows whose logits exist at a time, at least one block's."""
     checkpointing: bool = False
     """Recompute each layer in the backward instead of keeping its activations."""
-    attention: Literal["dense", "flex"] = "dense"
+    attention: AttentionWish = "auto"
+    """`dense`: plain products. `flex`: one fused kernel, on a GPU. `auto`: the kernel where it
+    compiles and agrees with plain products on a trial; the log says which."""
     noise_std: float = 0.0
     """Standard deviation of normal noise on the taps."""
     noise_uniform: float = 0.0
