@@ -186,7 +186,7 @@ class _ChunkedHead(torch.autograd.Function):
         rank_R = torch.empty(count, dtype=torch.long, device=device)
         for chunk in job.chunks():
             logits_rV = job.ends.logits(hidden_RH[chunk.rows], job.shape)
-            rank_R[chunk.rows] = ranks(logits_rV, job.tokens(chunk))
+            rank_R[chunk.rows] = leading_ranks(logits_rV, job.tokens(chunk))
             loss_r, slope_rV = job.loss_and_slope(chunk, logits_rV)
             weight_r = job.weights(chunk, loss_r)
             loss_R[chunk.rows], weight_R[chunk.rows] = loss_r, weight_r
@@ -205,17 +205,18 @@ class _ChunkedHead(torch.autograd.Function):
         return gradient_RH * gradients[0], None
 
 
-def ranks(logits_rV: Tensor, tokens_r: Tensor) -> Tensor:
-    """How many tokens stand before each of these: larger logit first, then smaller id, as replay.
+def leading_ranks(logits_rV: Tensor, tokens_r: Tensor) -> Tensor:
+    """How many tokens stand before each of these, exact below STREAK_WIDTH.
 
-    Counted in float32, exact below 2^24; comparing into a float buffer is several times faster on a
-    CPU than summing booleans.
+    A larger logit goes first, then a smaller id, as in replay. Ties are common in bfloat16; they
+    are told apart only where that decides something. Counted in float32, exact below 2^24;
+    comparing into a float buffer is several times faster on a CPU than summing booleans.
     """
     own_r1 = logits_rV.gather(1, tokens_r.unsqueeze(1))
     buffer_rV = torch.empty_like(logits_rV)
     above_r = torch.gt(logits_rV, own_r1, out=buffer_rV).sum(dim=-1).long()
     level_r = torch.ge(logits_rV, own_r1, out=buffer_rV).sum(dim=-1).long() - above_r
-    tied = torch.nonzero(level_r > 1).squeeze(1)
+    tied = torch.nonzero((level_r > 1) & (above_r < STREAK_WIDTH)).squeeze(1)
     if len(tied):
         ids_V = torch.arange(logits_rV.shape[1], device=logits_rV.device)
         before = (logits_rV[tied] == own_r1[tied]) & (ids_V < tokens_r[tied].unsqueeze(1))
