@@ -81,6 +81,9 @@ def speculators_python(folder: Path) -> Path:
         venv.create(folder, with_pip=True)
         for wanted in (["torch==2.13.0"], ["torch==2.13.0", "speculators==0.9.0"]):
             subprocess.run([python, "-m", "pip", "install", "-q", *wanted], check=True)
+        # Of no use to the model, and builds for another torch keep transformers from loading.
+        unused = ["torchvision", "torchaudio"]
+        subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", *unused], check=True)
     return python
 
 
@@ -100,7 +103,7 @@ class Side:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
         self.seconds: list[float] = []
-        self.loss = self.peak = float("nan")
+        self.loss = self.peak = self.before = float("nan")
 
     @property
     def label(self) -> str:
@@ -115,7 +118,7 @@ class Side:
         if not line:
             raise SystemExit(f"{self.label} has died: exit code {self.child.wait()}")
         found = json.loads(line)
-        self.peak = found["peak_bytes"]
+        self.peak, self.before = found["peak_bytes"], found["before_bytes"]
         if counts:
             self.seconds.append(found["seconds"])
         else:
@@ -165,11 +168,12 @@ def report(sides: list[Side], arguments: argparse.Namespace) -> None:
     print(f"{blocks} anchors x {BLOCK} slots in {arguments.documents} documents of "
           f"{arguments.tokens} tokens, {arguments.threads} threads, {arguments.rounds} rounds; "
           f"{flops / 1e9:.0f} GFLOP of matrix products")  # fmt: skip
-    print(f"{'side':>28} {'step s':>8} {'slots/s':>8} {'peak GiB':>9} {'loss':>8}")
+    print(f"{'side':>28} {'step s':>8} {'slots/s':>8} {'peak GiB':>9} {'before':>7} {'loss':>8}")
     median = {side: statistics.median(side.seconds) for side in sides}
     for side in sides:
         rate = blocks * (BLOCK - 1) / median[side]
         print(f"{side.label:>28} {median[side]:8.2f} {rate:8.0f} {side.peak / 2**30:9.2f} "
+              f"{side.before / 2**30:7.2f} "
               f"{side.loss:8.4f}")  # fmt: skip
         off = abs(side.loss / sides[0].loss - 1)
         if off > 5e-3:

@@ -56,11 +56,16 @@ class Problem:
 
 
 def serve(step: Callable[[], float], threads: int) -> None:
-    """Answer each line on stdin with a step: its seconds, its loss, and the peak memory so far."""
+    """Answer each line on stdin with a step: its seconds, its loss, memory at its height.
+
+    And what was held before the first step: libraries, weights, the problem.
+    """
     torch.set_num_threads(threads)
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     for _line in sys.stdin:
         started = time.perf_counter()
         loss = step()
         seconds = time.perf_counter() - started
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"seconds": seconds, "loss": loss, "peak_bytes": peak}), flush=True)
+        found = {"seconds": seconds, "loss": loss, "peak_bytes": peak, "before_bytes": before}
+        print(json.dumps(found), flush=True)

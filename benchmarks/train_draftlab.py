@@ -25,13 +25,15 @@ def main() -> None:
     problem = Problem.read(Path(folder), dtype)
     drafter = Drafter(DrafterConfig.from_config(problem.shape))
     drafter.load_state_dict(problem.weights)
-    table_VH = problem.table_VH.to(problem.dtype)
+    table_VH = problem.table_VH.to(problem.dtype, copy=True)
     ends = TargetEnds(table_VH, table_VH, tied=True)
     documents = [
-        Document(d["tokens"], d["taps"][:-1], problem.prompt_length) for d in problem.documents
+        Document(d["tokens"].clone(), d["taps"][:-1].clone(), problem.prompt_length)
+        for d in problem.documents
     ]
     anchors = [d["anchors"] - problem.prompt_length for d in problem.documents]
     options = LossOptions(weighting="decay", gamma=problem.gamma)
+    del problem  # the model has copies of what it needs
     weights = list(drafter.parameters())
     optimizer = torch.optim.AdamW(weights, 1e-6)
 

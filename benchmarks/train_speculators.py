@@ -63,8 +63,10 @@ def main() -> None:
     )
     core.select_anchors = lambda *_: (anchors, torch.ones(len(anchors), dtype=torch.bool))
 
+    documents = problem.documents
+
     def packed(name: str) -> torch.Tensor:
-        return torch.cat([document[name] for document in problem.documents])[None]
+        return torch.cat([document[name] for document in documents])[None]
 
     batch = {
         "hidden_states": packed("taps").to(problem.dtype),
@@ -80,9 +82,11 @@ def main() -> None:
         "max_anchors": len(anchors),
         "per_position_loss_weight": "fixed-exp-decay",
     }
+    mixed = problem.dtype != torch.float32
+    del problem  # the model has copies of what it needs
+    documents.clear()
     weights = [w for w in model.parameters() if w.requires_grad]
     optimizer = torch.optim.AdamW(weights, 1e-6)
-    mixed = problem.dtype != torch.float32
 
     def step() -> float:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
