@@ -28,12 +28,12 @@ class Section(Record):
 
 
 class LossOptions(Section):
-    """What is summed over labelled slots. The defaults are the published recipe's."""
+    """What is summed over labelled slots; by default hard cross-entropy, weighted by D-PACE."""
 
     loss: LossKind = "ce"
     """`ce`: cross-entropy on the target's own tokens. For comparison only: `argmax_ce`, on the
     target's argmax where each token stands; `kl`, forward KL to the target's distribution."""
-    weighting: Weighting = "decay"
+    weighting: Weighting = "dpace"
     """`decay`: slot k weighs exp(-(k - 1) / gamma). `dpace`: by the block's own confidence,
     arXiv:2605.18810. `uniform`: 1."""
     gamma: float | None = None

@@ -14,7 +14,7 @@ from draftlab.train.forward import batch_loss
 from draftlab.train.material import Material
 from draftlab.train.options import LossOptions
 
-OPTIONS = LossOptions(gamma=4.0)
+OPTIONS = LossOptions()
 
 
 @pytest.fixture(scope="module")
