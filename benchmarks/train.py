@@ -9,8 +9,10 @@ all sides take turns; a child process each, so that peak memory is each side's o
 
 On one core of an AMD EPYC (Zen 5: avx512_bf16, no AMX), medians of 5 rounds:
 
-    bfloat16   draftlab 0.92 s    speculators 2.86 s   3.1x    memory 1.02 of 2.27 GiB (0.45)
-    float32    draftlab 2.84 s    speculators 4.92 s   1.7x    memory 1.24 of 2.33 GiB (0.53)
+    bfloat16   draftlab 0.92 s    speculators 2.86 s   3.1x    memory 1.01 of 2.26 GiB (0.45)
+    float32    draftlab 2.84 s    speculators 4.92 s   1.7x    memory 1.25 of 2.31 GiB (0.54)
+
+(Beside other work on the same machine all steps take about twice as long: 2.8x and 1.7x.)
 
 The matrix products alone (267 GFLOP, which no code can leave out) take 0.53 s and 2.32 s here, so
 five times is out of reach on such a core: it would mean running faster than they do. Before its
@@ -40,7 +42,7 @@ from draftlab.drafter.config import DrafterConfig
 from draftlab.drafter.model import Drafter
 from draftlab.target.compute import Compute, best_operations_per_second
 
-HERE = Path(__file__).resolve().parent
+SIDES_FOLDER = Path(__file__).resolve().parent / "train_sides"
 HIDDEN, VOCAB, LAYERS, BLOCK, GAMMA = 576, 49152, 3, 8, 4.0
 TAPS, TARGET_LAYERS, MASK = (1, 8, 15, 21, 27), 30, 49151
 SIDES = (
@@ -115,8 +117,8 @@ class Side:
         self.name, self.dtype, self.attention = side
         ours = self.name == "draftlab"
         parts = [problem, self.dtype, threads, *([] if ours else [self.attention])]
-        script = HERE / f"train_{self.name}.py"
-        paths = [str(HERE), *([str(HERE.parent)] if ours else [])]
+        script = SIDES_FOLDER / f"{self.name}_side.py"
+        paths = [str(SIDES_FOLDER), *([str(SIDES_FOLDER.parents[1])] if ours else [])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths),
                        "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}  # fmt: skip
         self.child = subprocess.Popen(

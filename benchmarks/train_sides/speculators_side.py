@@ -1,6 +1,6 @@
 """The side of speculators in benchmarks/train.py, in an environment of its own.
 
-    python train_speculators.py PROBLEM DTYPE THREADS ATTENTION
+    python speculators_side.py PROBLEM DTYPE THREADS ATTENTION
 
 The model is called as speculators' trainer calls it: one packed row, its own loss and metrics,
 bfloat16 by autocast over float32 weights. Only the anchors are given instead of drawn, so that both
@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 import torch
+from child import Problem, serve
 from speculators.losses import resolve_loss_config
 from speculators.models.dflash import DFlashSpeculatorConfig, core
-from train_child import Problem, serve
 from transformers import Qwen3Config
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import torch
-from train_child import Problem, serve
+from child import Problem, serve
 
 from draftlab.drafter.config import DrafterConfig
 from draftlab.drafter.ends import TargetEnds
