@@ -3,6 +3,7 @@
 The stages, in the order data flows. Each ends in files that the next one starts from, each is one
 command, and each command is a thin shell over the package named beside it:
 
+    probe      draftlab.host       what machines have: memory, GPUs, pythons, servers, models
     reference  draftlab.reference  what the target itself writes: prompts in, token ids out
     capture    draftlab.hidden     one target pass over it: the hidden states that drafters read
     evaluate   draftlab.replay     what a drafter earns, replayed along it; needs no target pass

@@ -15,7 +15,7 @@ import draftlab
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-STAGES = ("reference", "capture", "evaluate", "compare", "report", "train", "demo")
+STAGES = ("probe", "reference", "capture", "evaluate", "compare", "report", "train", "demo")
 HEAVY = ("torch", "transformers", "numba")
 LINES_PER_FILE = 400
 REPORT_HEAVY_MODULES = f"""

@@ -8,7 +8,11 @@
     |-- StoreError                    a hidden-state store
     |-- GateNotMet           exit 3   a threshold the user set was not reached
     |-- Unreachable          exit 4   a server or a remote machine does not answer
+    |   |-- HostKeyUnknown            its host key is not among the known ones
+    |   |-- HostKeyChanged            its host key is not the one that is known
+    |   `-- LoginRefused              it lets this user in with none of the keys that are there
     |-- MissingExtra         exit 5   an optional dependency is not installed
+    |-- MissingTool          exit 5   a program is not installed
     `-- Unfinished           exit 6   stopped half way; what is there is whole and a rerun continues
 
 Any other exception is a fault of draftlab and keeps its traceback.
@@ -55,6 +59,18 @@ class Unreachable(DraftlabError):
     exit_code = 4
 
 
+class HostKeyUnknown(Unreachable):
+    """A machine's host key is not among the known ones; it is never accepted for the user."""
+
+
+class HostKeyChanged(Unreachable):
+    """A machine's host key is not the one that is known; it is never replaced for the user."""
+
+
+class LoginRefused(Unreachable):
+    """A machine lets this user in with none of the keys that are there."""
+
+
 class MissingExtra(DraftlabError):
     """An optional dependency is not installed."""
 
@@ -65,6 +81,15 @@ class MissingExtra(DraftlabError):
             f"this needs the package `{package}`, which is not installed.",
             mend=f"pip install 'draftlab[{extra}]'",
         )
+
+
+class MissingTool(DraftlabError):
+    """A program is not installed."""
+
+    exit_code = 5
+
+    def __init__(self, program: str, mend: str) -> None:
+        super().__init__(f"this needs the program `{program}`, which is not there.", mend=mend)
 
 
 class Unfinished(DraftlabError):

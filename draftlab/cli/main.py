@@ -21,7 +21,7 @@ from cyclopts import App, CycloptsError
 
 from draftlab import __version__
 from draftlab.base.errors import DraftlabError, MissingExtra
-from draftlab.cli import compare, demo, evaluate, prepare, reference, report, train
+from draftlab.cli import compare, demo, evaluate, prepare, probe, reference, report, train
 
 USAGE, INTERRUPTED = 2, 130
 EXTRAS = {
@@ -41,6 +41,7 @@ app = App(
     help_epilogue="Start here: draftlab demo",
     suppress_keyboard_interrupt=False,  # code_of says how to go on
 )
+app.command(probe.probe, help_epilogue=probe.EXAMPLE)
 app.command(reference.reference, help_epilogue=reference.EXAMPLE)
 app.command(prepare.capture, help_epilogue=prepare.CAPTURE_EXAMPLE)
 app.command(evaluate.evaluate, help_epilogue=evaluate.EXAMPLE)
