@@ -4,7 +4,7 @@ STAMP := .venv/.installed
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -rs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint llama-server servers test-servers test-vllm test-real fix bench pair smollm2 clean
+.PHONY: help setup demo test test-tools check lint llama-server servers test-servers test-vllm test-real fix bench pair smollm2 clean
 
 help:  ## print these lines
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,11 @@ demo: setup  ## the whole pipeline on the bundled pair
 
 test: setup  ## every test that this machine can run
 	$(TESTS)
+
+test-tools:  ## from apt, where that may be: an ssh server and BusyBox to probe in tests
+	@{ PATH="$$PATH:/usr/sbin" && type sshd busybox || timeout 120 apt-get install -qq -y \
+		--no-install-recommends openssh-server busybox-static; } > /dev/null 2>&1 \
+		|| echo 'left out: the tests that need sshd or busybox will skip and say so'
 
 check: lint  ## the gate: lint, and the fast tests
 	$(TESTS) -m 'not slow'

@@ -129,7 +129,7 @@ def probe_script(marker: str, wish: Wish) -> bytes:
         *(f"ask {name} {SECONDS[name]}" for name in wish.questions),
         "part bye",
         "}",
-        "main",  # read to its end before it runs: commands below it cannot eat the script
+        "main 2>/dev/null",  # read to its end before it runs: no command in it can eat the script
         "exit 0",
     ]
     return ("\n".join(lines) + "\n").encode("utf-8", errors="surrogateescape")
@@ -172,9 +172,9 @@ def sections_of(output: bytes, marker: str) -> dict[str, Section]:
     sections: dict[str, Section] = {}
     name, body = "", list[Part]()
     for part in parts_of(output, marker):
-        if part.label == "begin":
+        if part.label == "begin" and len(part.words) == 1:
             name, body = part.words[0], []
-        elif part.label == "end" and name:
+        elif part.label == "end" and len(part.words) == 2 and part.words[0] == name:
             sections[name] = Section(tuple(body), part.words[1])
             name = ""
         elif name:

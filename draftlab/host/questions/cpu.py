@@ -6,7 +6,7 @@ import re
 
 from draftlab.host.fact import Absent, Fact, Known, NotAnswered
 from draftlab.host.facts import Cpu
-from draftlab.host.questions.reading import count_of_list, field
+from draftlab.host.questions.reading import count_of_list, field, readable
 from draftlab.host.script import Section
 
 ISA = (
@@ -33,8 +33,8 @@ def cpu_of(section: Section) -> Fact[Cpu]:
             sockets=sockets,
             cores=physical,
             logical_cpus=logical,
-            allowed_cpus=_allowed(section),
-            quota_cpus=_quota(section),
+            allowed_cpus=readable(lambda: _allowed(section)),
+            quota_cpus=readable(lambda: _quota(section)),
             numa_nodes=max(1, sum(part.label == "node" for part in section.parts)),
             max_mhz=_max_mhz(section),
             isa=_isa(section.text("flags") or ""),
@@ -77,7 +77,9 @@ def _quota(section: Section) -> Fact[float]:
     quotas = []
     for group in section.groups("group"):
         words = " ".join(part.text for part in group.parts if part.label == "quota").split()
-        if len(words) == 2 and words[0] not in {"max", "-1"}:
+        if len(words) != 2 or int(words[1]) <= 0:
+            raise ValueError(f"a limit on CPU time is {' '.join(words)!r}")
+        if words[0] not in {"max", "-1"}:
             quotas.append(int(words[0]) / int(words[1]))
     return Known(value=min(quotas)) if quotas else Absent(why="no container limit")
 
@@ -100,4 +102,4 @@ def _load(section: Section) -> Fact[float]:
     text = section.text("load")
     if text is None:
         return NotAnswered(why="there is no /proc/loadavg")
-    return Known(value=float(text.split()[0]))
+    return Known(value=float(text.partition(" ")[0]))

@@ -52,6 +52,7 @@ alarm() { # SECONDS ACTION...
     sleep "$seconds" &
     nap=$!
     wait "$nap"
+    trap '' TERM # from here on it is carried through, though what it waited for may end
     "$@"
     exit 7
 }

@@ -81,7 +81,7 @@ ask_models_of() { # ADDRESS:PORT
         put reply-status $?
     elif have wget; then
         part reply
-        bounded 3 fetch wget -q -T 2 -t 1 -O - "http://$host:$port/v1/models"
+        bounded 3 fetch wget -q -O - "http://$host:$port/v1/models"
         put reply-status $?
     elif have nc; then
         part reply
