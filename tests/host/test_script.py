@@ -14,18 +14,13 @@ import pytest
 import sshd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shells import MARKER, SHELLS, answers, facts, only, program
 
 from draftlab.host.answers import facts_of
 from draftlab.host.fact import Absent, Known
-from draftlab.host.script import Section, Wish, marks, probe_script, quoted, sections_of
+from draftlab.host.script import Section, Wish, marks, quoted, sections_of
 from draftlab.host.ssh import Limits, converse
 
-SHELLS = [
-    pytest.param(command, id=" ".join(command), marks=pytest.mark.skipif(
-        shutil.which(command[0]) is None, reason=f"no {command[0]} (make test-tools)"))
-    for command in (["dash"], ["bash", "--posix"], ["busybox", "sh"])
-]  # fmt: skip
-MARKER = "draftlab-5eed"
 ANY_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30)
 EVIL = st.sampled_from(
     ["$(touch CANARY)", "`touch CANARY`", "; touch CANARY;", "'", '"', "\n", "\\",
@@ -33,30 +28,6 @@ EVIL = st.sampled_from(
      "\ndraftlab-0000 end disks 0\n", "%s", "\r", "é", "\x1b[31m", "<(touch X)", "#", "=", "--"]
 )  # fmt: skip
 HOSTILE = st.lists(st.one_of(EVIL, ANY_TEXT), min_size=1, max_size=4).map("".join)
-
-
-def answers(command, wish, home, *, path=os.environ["PATH"], edit=lambda script: script):
-    """Run the script as it would run on a machine with this home and PATH; its raw output."""
-    script = edit(probe_script(MARKER, wish).decode(errors="surrogateescape"))
-    environment = {"HOME": str(home), "PATH": path}
-    done = subprocess.run(
-        [shutil.which(command[0]), *command[1:], "-s"], check=False, cwd=home, env=environment,
-        input=script.encode(errors="surrogateescape"), capture_output=True, timeout=120,
-    )  # fmt: skip
-    assert done.stderr == b""
-    assert done.returncode == 0
-    return done.stdout
-
-
-def facts(command, wish, home, **options):
-    output = answers(command, wish, home, **options)
-    return facts_of("gpu1", output, MARKER, wish, seconds=1.0)
-
-
-def program(folder, name, text):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-    (folder / name).chmod(0o755)
 
 
 @pytest.mark.parametrize("command", SHELLS)
@@ -100,20 +71,6 @@ def usable(name):
     """A name that a folder can have."""
     shown = name.replace("/", "_").encode()[:200].decode(errors="ignore")
     return f"{shown}_" if shown in {"", ".", ".."} else shown
-
-
-def only(*questions):
-    """Leave the other questions out."""
-
-    def edit(script):
-        head, body = script.split("\nmain() {\n")
-        lines = [
-            line for line in body.split("\n")
-            if not line.startswith("ask ") or line.split()[1] in questions
-        ]  # fmt: skip
-        return head + "\nmain() {\n" + "\n".join(lines)
-
-    return edit
 
 
 @pytest.mark.parametrize("command", SHELLS)

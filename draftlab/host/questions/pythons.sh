@@ -37,6 +37,7 @@ is_new() { # KEY: whether it was not seen before; now it is
 pythons_in() { # FOLDER of programs
     for file in "$1"/python3 "$1"/python3.[0-9] "$1"/python3.[0-9][0-9] "$1"/python; do
         if [ ! -f "$file" ] || [ ! -x "$file" ]; then continue; fi
+        if [ "$file" != "$1/python3" ] && [ "$file" -ef "$1/python3" ]; then continue; fi
         if [ -f "${1%/*}/pyvenv.cfg" ]; then
             one_venv "${1%/*}"
         elif [ -d "${1%/*}/conda-meta" ]; then

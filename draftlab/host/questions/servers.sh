@@ -9,8 +9,8 @@ ask_servers() {
         lister=proc
     fi
     put lister "$lister"
-    part listening
-    listening
+    found=$(listening)
+    put listening "$found"
     pids=$(grep -lE "$ENGINES" /proc/[0-9]*/cmdline)
     likely=
     for file in $pids; do
@@ -23,7 +23,7 @@ ask_servers() {
         part cmdline
         tr '\000' '\001' <"/proc/$pid/cmdline"
     done
-    listening | while read -r address who; do
+    printf '%s\n' "$found" | while read -r address who; do
         is_likely "${address##*:}" "$who" && ask_models_of "$address"
     done
 }
