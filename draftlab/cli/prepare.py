@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ from draftlab.cli.states import (
 
 if TYPE_CHECKING:
     from draftlab.hidden.store import HiddenStore
+    from draftlab.reference.completions import Reference
 
 CAPTURE_EXAMPLE = (
     "Example: draftlab capture work/ref --target models/Qwen3-4B "
@@ -73,7 +75,7 @@ def capture(
     json_output
         Print the store's index as JSON.
     """
-    from draftlab.reference.completions import GivenText, LocalTarget, Reference, Server
+    from draftlab.reference.completions import LocalTarget, Reference
 
     ranks = Ranks.read()
     made = Reference.open(reference_folder)
@@ -97,18 +99,8 @@ def capture(
     number = made_by.dtype if dtype == "auto" and isinstance(made_by, LocalTarget) else dtype
     compute, why = Compute.choose_for(target, device, number, threads=threads)
     compute.apply()
-    tell(f"capture: {len(made.completions)} completions, layers {_joined(taps)}; {compute}")
-    if why:
-        tell(f"capture: {why}")
-    if ranks.size > 1:
-        tell(f"capture: {ranks.size} processes; what is shown is the share of the first")
-    if isinstance(made_by, GivenText):
-        tell("capture: given text: whether the target would say it shows in the agreement alone")
-    if isinstance(made_by, Server):
-        tell(
-            f"capture: a server wrote this reference ({made_by.name} {made_by.version}, model "
-            f"{made_by.model_id}): whether --target is that model shows in the agreement alone"
-        )
+    for line in _told(made, taps, ranks, str(compute), why):
+        tell(f"capture: {line}")
     with Meeting.join(ranks) as meeting:
         with meeting.lead_first("planned"):
             plan = plan_capture(made, target, taps, out, compute, stream=stream)
@@ -119,6 +111,27 @@ def capture(
         store = carry_out(plan, track=bar if ranks.leads else silent, meeting=meeting)
     if ranks.leads:
         _show(store, out, json_output=json_output)
+
+
+def _told(
+    made: Reference, taps: tuple[int, ...], ranks: Ranks, compute: str, why: str
+) -> Iterator[str]:
+    """What is captured, how, and what cannot be known of it."""
+    from draftlab.reference.completions import GivenText, Server
+
+    yield f"{len(made.completions)} completions, layers {_joined(taps)}; {compute}"
+    if why:
+        yield why
+    if ranks.size > 1:
+        yield f"{ranks.size} processes; what is shown is the share of the first"
+    made_by = made.record.job.made_by
+    if isinstance(made_by, GivenText):
+        yield "given text: whether the target would say it shows in the agreement alone"
+    if isinstance(made_by, Server):
+        yield (
+            f"a server wrote this reference ({made_by.name} {made_by.version}, model "
+            f"{made_by.model_id}): whether --target is that model shows in the agreement alone"
+        )
 
 
 def _require_alone(ranks: Ranks) -> None:
