@@ -1,6 +1,6 @@
 """Draws within transformers' decoding loop: each row from a generator of its own.
 
-Shape letters: R rows of a batch, T new tokens, V vocabulary.
+Shape letters: R rows of a batch, r rows that go on, T new tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -28,17 +28,24 @@ class Draws(LogitsProcessor):
             generator = torch.Generator().manual_seed(seed)  # on the CPU: the same on any device
             numbers.append(torch.rand(num_steps, dtype=torch.float64, generator=generator))
         self._uniform_RT = torch.stack(numbers)
-        self._drawn: list[Tensor] = []
+        self._log_probs_RT = torch.zeros(len(seeds), num_steps)
+        self._rows: Sequence[int] = range(len(seeds))
+        self._width = 0
+
+    def follow(self, rows: Sequence[int], width: int) -> None:
+        """From now on these rows are decoded, by their places; prompts are `width` tokens wide."""
+        self._rows, self._width = tuple(rows), width
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores [R, V] with 0 for the token that was drawn and -inf elsewhere."""
-        log_probs_RV = filtered_log_probs(scores, self._decoding)
-        uniform_R = self._uniform_RT[:, len(self._drawn)].to(scores.device)
-        token_R1 = draw(log_probs_RV, uniform_R).unsqueeze(-1)
-        self._drawn.append(log_probs_RV.gather(-1, token_R1).squeeze(-1))
-        return torch.full_like(scores, -torch.inf).scatter_(-1, token_R1, 0.0)
+        """Scores [r, V] with 0 for the token that was drawn and -inf elsewhere."""
+        log_probs_rV = filtered_log_probs(scores, self._decoding)
+        step = input_ids.shape[1] - self._width
+        uniform_r = self._uniform_RT[list(self._rows), step].to(scores.device)
+        token_r1 = draw(log_probs_rV, uniform_r).unsqueeze(-1)
+        drawn_r = log_probs_rV.gather(-1, token_r1).squeeze(-1)
+        self._log_probs_RT[list(self._rows), step] = drawn_r.float().cpu()
+        return torch.full_like(scores, -torch.inf).scatter_(-1, token_r1, 0.0)
 
     def log_probs(self, lengths: Sequence[int]) -> list[tuple[float, ...]]:
         """What each row's first so many tokens were drawn with."""
-        drawn_RT = torch.stack(self._drawn, dim=-1)
-        return [tuple(row[:n].tolist()) for row, n in zip(drawn_RT, lengths, strict=True)]
+        return [tuple(row[:n].tolist()) for row, n in zip(self._log_probs_RT, lengths, strict=True)]

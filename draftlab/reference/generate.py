@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import GenerationConfig
-
 from draftlab.base.errors import CompletionsError
 from draftlab.base.progress import Track, silent
 from draftlab.base.records import Provenance, sha256_json
@@ -34,12 +31,7 @@ from draftlab.reference.completions import (
 )
 from draftlab.reference.draws import Draws
 from draftlab.reference.encode import PromptEncoder
-from draftlab.reference.leaving import (
-    contiguous_to_head,
-    cut_after_stop,
-    decode_together,
-    padded_left,
-)
+from draftlab.reference.leaving import decode_together
 from draftlab.reference.partial import PartialRows
 from draftlab.reference.prompts import Prompt, PromptSource, prompts_digest
 from draftlab.reference.samples import Sample, samples_of
@@ -173,47 +165,17 @@ def _complete(
     target: LoadedTarget, batch: Sequence[Sample], settings: DecodeSettings
 ) -> list[Completion]:
     """Completions of prompts decoded together."""
-    prompts = [sample.prompt_ids for sample in batch]
     stops = () if settings.ignore_eos else target.facts.eos_token_ids
-    if settings.decoding.is_greedy:
-        texts = decode_together(target, prompts, settings.max_new_tokens, stops)
-        return [_row(sample, ids, None, target) for sample, ids in zip(batch, texts, strict=True)]
-    draws = Draws(settings.decoding, [sample.seed for sample in batch], settings.max_new_tokens)
-    texts = _drawn(target, prompts, draws, settings.max_new_tokens, stops)
-    log_probs = draws.log_probs(list(map(len, texts)))
+    draws = None
+    if not settings.decoding.is_greedy:
+        draws = Draws(settings.decoding, [sample.seed for sample in batch], settings.max_new_tokens)
+    prompts = [sample.prompt_ids for sample in batch]
+    texts = decode_together(target, prompts, settings.max_new_tokens, stops, draws)
+    log_probs = [None] * len(batch) if draws is None else draws.log_probs(list(map(len, texts)))
     return [
         _row(sample, ids, found, target)
         for sample, ids, found in zip(batch, texts, log_probs, strict=True)
     ]
-
-
-@torch.inference_mode()
-def _drawn(
-    target: LoadedTarget,
-    prompts: Sequence[tuple[int, ...]],
-    draws: Draws,
-    max_new_tokens: int,
-    stops: Sequence[int],
-) -> list[tuple[int, ...]]:
-    """Completions in which each token is the one that was drawn."""
-    width = max(map(len, prompts))
-    pad = target.facts.pad_token_id or 0
-    ids_RT, mask_RT = padded_left(prompts, width, pad, target.model.device)
-    untyped: Any = GenerationConfig
-    config = untyped(
-        do_sample=False,  # a draw leaves one token to choose from
-        max_new_tokens=max_new_tokens,
-        eos_token_id=list(stops) or None,
-        pad_token_id=pad,
-    )
-    with contiguous_to_head(target):
-        out = target.model.generate(
-            input_ids=ids_RT,
-            attention_mask=mask_RT,
-            generation_config=config,
-            logits_processor=[draws],
-        )
-    return [cut_after_stop(row[width:].tolist(), stops) for row in out]
 
 
 def _row(

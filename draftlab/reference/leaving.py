@@ -1,4 +1,4 @@
-"""Batched greedy decoding whose rows leave when they have ended.
+"""Batched decoding, greedy or drawn, whose rows leave when they have ended.
 
 In:   a loaded target, prompts as token ids.  Out: their completions.
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, StoppingCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from draftlab.reference.draws import Draws
 from draftlab.target.loading import LoadedTarget
 
 # transformers gives it two names within the versions that are allowed.
@@ -34,28 +35,35 @@ def decode_together(
     batch: Sequence[tuple[int, ...]],
     max_new_tokens: int,
     stops: Sequence[int],
+    draws: Draws | None = None,
 ) -> list[tuple[int, ...]]:
-    """Greedy completions of prompts decoded together, up to and with their first stop token."""
+    """Completions of prompts decoded together, up to and with their first stop token.
+
+    Greedy without `draws`; with them, what each row draws.
+    """
     pad = target.facts.pad_token_id or 0
     width = max(map(len, batch))
     untyped: Any = GenerationConfig
     settings = {
         "generation_config": untyped(
-            do_sample=False,
+            do_sample=False,  # a draw leaves one token to choose from
             max_length=width + max_new_tokens,
             eos_token_id=list(stops) or None,
             pad_token_id=pad,
             return_dict_in_generate=True,
         ),
+        "logits_processor": [] if draws is None else [draws],
         "stopping_criteria": [_EnoughEnded(stops, width)] if stops else [],
     }
-    ids_RT, mask_RT = padded_left(batch, width, pad, target.model.device)
+    ids_RT, mask_RT = _padded_left(batch, width, pad, target.model.device)
     texts: dict[int, tuple[int, ...]] = {}
     going = list(range(len(batch)))
-    with contiguous_to_head(target):
+    with _contiguous_to_head(target):
         while going:
+            if draws is not None:
+                draws.follow(going, width)
             out = target.model.generate(input_ids=ids_RT, attention_mask=mask_RT, **settings)
-            said = [cut_after_stop(row[width:].tolist(), stops) for row in out.sequences]
+            said = [_cut_after_stop(row[width:].tolist(), stops) for row in out.sequences]
             left = [
                 r
                 for r, text in enumerate(said)
@@ -86,7 +94,7 @@ class _EnoughEnded(StoppingCriteria):
 
 
 @contextmanager
-def contiguous_to_head(target: LoadedTarget) -> Iterator[None]:
+def _contiguous_to_head(target: LoadedTarget) -> Iterator[None]:
     """Give the head its states one after the other in memory.
 
     transformers hands it a view of every row's last position. From that, torch's product (2.13,
@@ -101,7 +109,7 @@ def contiguous_to_head(target: LoadedTarget) -> Iterator[None]:
         hook.remove()
 
 
-def padded_left(
+def _padded_left(
     batch: Sequence[tuple[int, ...]], width: int, pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Token ids, and which of them are real."""
@@ -116,7 +124,7 @@ def _grown(mask_RT: Tensor, kept_r: Tensor, sequences_RT: Tensor) -> Tensor:
     return nn.functional.pad(mask_RT[kept_r], (0, said), value=1)
 
 
-def cut_after_stop(ids: list[int], stops: Sequence[int]) -> tuple[int, ...]:
+def _cut_after_stop(ids: list[int], stops: Sequence[int]) -> tuple[int, ...]:
     """The tokens up to and with the first stop token."""
     for index, token in enumerate(ids):
         if token in stops:

@@ -60,15 +60,20 @@ def test_each_sample_is_a_row_with_a_chance_for_each_token(whole, prompts):
     assert Reference.open(whole.folder).completions == whole.completions
 
 
-def test_the_chance_of_each_token_is_what_the_target_alone_gives_it(whole, target):
+def require_the_targets_chances(rows, target, filters):
+    """Each token's log-probability against a plain pass of the target over the whole text."""
     model = tiny.load_target(target)
-    for row in whole.completions:
+    for row in rows:
         ids = torch.tensor([row.prompt_ids + row.completion_ids])
         with torch.inference_mode():
             logits = model(ids).logits[0, len(row.prompt_ids) - 1 : -1]
         for step, (token, found) in enumerate(zip(row.completion_ids, row.log_probs, strict=True)):
-            expected = plain_distribution(logits[step].tolist(), 0.9, 40, 0.95)[token]
+            expected = plain_distribution(logits[step].tolist(), *filters)[token]
             assert found == pytest.approx(math.log(expected), abs=1e-4), (row.id, step)
+
+
+def test_the_chance_of_each_token_is_what_the_target_alone_gives_it(whole, target):
+    require_the_targets_chances(whole.completions, target, (0.9, 40, 0.95))
 
 
 def test_first_tokens_follow_the_targets_distribution(target, prompts, tmp_path):
@@ -151,7 +156,7 @@ def test_greedy_rows_have_no_chances(target, prompts, tmp_path):
     assert [row.id for row in made.completions] == [prompt.key for prompt in prompts]
 
 
-def test_samples_that_end_keep_the_chances_of_their_own_tokens_only(target, prompts, tmp_path):
+def test_samples_that_leave_the_batch_change_nothing_of_the_others(target, prompts, tmp_path):
     """Some of 160 tokens is declared the end, so that rows of one batch end at different steps."""
     config = target / "config.json"
     text = config.read_text()
@@ -163,12 +168,18 @@ def test_samples_that_end_keep_the_chances_of_their_own_tokens_only(target, prom
             settings(ignore_eos=False, max_new_tokens=30, decoding=how, batch_size=30),
             pipeline.FP32,
         )  # fmt: skip
+        alone = generate_reference(
+            prompts, target, tmp_path / "alone",
+            settings(ignore_eos=False, max_new_tokens=30, decoding=how, batch_size=1),
+            pipeline.FP32,
+        )  # fmt: skip
     finally:
         config.write_text(text)
     stopped = [row for row in made.completions if row.finish == "stop"]
-    assert len(stopped) >= 5
+    assert 5 <= len(stopped) < 30
     assert len({len(row.completion_ids) for row in stopped}) > 3
-    assert all(len(row.log_probs) == len(row.completion_ids) for row in made.completions)
+    require_the_targets_chances(made.completions, target, (1.5, 0, 1.0))
+    assert texts(alone) == texts(made)
 
 
 def test_rows_whose_ids_would_be_the_same_are_refused():
