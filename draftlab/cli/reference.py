@@ -38,7 +38,7 @@ class DecodingFlags:
     """How the next token is chosen; all at their defaults is greedy."""
 
     temperature: float = 0.0
-    """0 is greedy; otherwise tokens are drawn, and each keeps its log-probability."""
+    """0 is greedy; otherwise tokens are drawn, here each with its log-probability."""
     top_k: int = 0
     """Draw from the k most probable tokens; 0 takes all."""
     top_p: float = 1.0

@@ -60,6 +60,10 @@ def _collection_lines(collection: Collection) -> Iterator[str]:
         )
 
 
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def _given_lines(record: ReferenceRecord, given: GivenCounts, out: Path) -> list[str]:
     total = record.num_tokens + given.num_prompt_tokens
     marks = (
@@ -68,7 +72,8 @@ def _given_lines(record: ReferenceRecord, given: GivenCounts, out: Path) -> list
         else "told apart by rendering with and without each; the template has no marks"
     )
     lines = [
-        f"{record.num_completions} turns of {given.num_conversations} conversations -> {out}",
+        f"{_counted(record.num_completions, 'turn')} of "
+        f"{_counted(given.num_conversations, 'conversation')} -> {out}",
         f"{record.num_tokens / total:.1%} of {total:,} tokens are completion ({marks})",
         "given text: whether the target would say it shows in a capture's agreement",
     ]
