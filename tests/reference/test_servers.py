@@ -336,7 +336,8 @@ def test_a_server_that_goes_away_leaves_what_it_said_and_a_shuffled_rerun_asks_t
     prompts = prompts_of_ids(20)
     sglang.fault = lambda number, body: (500, {}) if number >= 9 else None
     with pytest.raises(Unreachable, match="9 of 20 prompts are answered and kept"):
-        collect(sglang, prompts, tmp_path / "ref", retries=0, concurrency=4)
+        # One at a time: of several, some would reach a busy machine's server after the end.
+        collect(sglang, prompts, tmp_path / "ref", retries=0, concurrency=1)
     answered = set(sglang.prompts[:9])
     sglang.fault = lambda number, body: None
     sglang.bodies.clear()
