@@ -10,7 +10,8 @@ def bytes_text(num_bytes: float) -> str:
     size = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+            digits = ".0f" if unit == "B" or abs(size) >= 999.5 else ".3g"  # 1008, not 1.01e+03
+            return f"{size:{digits}} {unit}"
         size /= 1024
     return f"{size:.4g} TiB"
 

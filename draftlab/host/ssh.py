@@ -33,6 +33,7 @@ StrictHostKeyChecking yes
 UpdateHostKeys no
 ConnectTimeout {seconds}
 ConnectionAttempts 1
+ControlMaster no
 ServerAliveInterval 5
 ServerAliveCountMax 3
 LogLevel ERROR
@@ -104,8 +105,7 @@ def converse(
     """Run a command with a script on its standard input, until its output holds `last`.
 
     Nothing that the command starts outlives this on this machine, and nothing of it can ask for
-    input: it has no terminal. A ControlMaster that the user's own configuration starts is the one
-    exception; it leaves this session by itself.
+    input: it has no terminal. A master connection that runs already is used, none is started.
 
     Args:
         command: program and arguments; no shell reads them.

@@ -2,14 +2,14 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+import recordings
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from recordings import MARKER, RECORDED
 
 from draftlab.base.errors import DraftlabError
-from draftlab.host.answers import facts_of
 from draftlab.host.names import require_host
 from draftlab.host.probe import file_name, probe
 from draftlab.host.questions.deep import dd_rate
@@ -18,14 +18,6 @@ from draftlab.host.refusals import refusal
 from draftlab.host.script import Wish, marks, new_marker, probe_script, quoted
 from draftlab.host.ssh import Conversation, Limits
 
-MARKER = "draftlab-77aa"
-WISH = Wish(paths=("~", "/data"), models=("/m",))
-RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.txt"))
-ASKED = {
-    path.stem: Wish(**{key: tuple(value) for key, value in told["wish"].items()})
-    for path in RECORDED
-    for told in [json.loads(path.with_suffix(".json").read_text())]
-}
 FOR_SHELLS = set(" \t\n\r;&|<>$`\"'\\(){}*?!#~^=,") | {chr(code) for code in range(32)} | {"\x7f"}
 
 
@@ -102,36 +94,32 @@ def test_no_two_markers_are_alike():
     assert all(len(new_marker()) >= 32 for _ in range(10))
 
 
-def recorded(path):
-    return (b"\n" + path.read_bytes()).replace(b"\n@@ ", f"\n{MARKER} ".encode())
-
-
 def shown(facts):
     """The facts as JSON, without what depends on when they were read."""
     return {**json.loads(facts.text()), "provenance": None}
 
 
 @settings(max_examples=400)
-@given(path=st.sampled_from(RECORDED), banner=st.binary(max_size=200))
-@example(RECORDED[0], b"{\nMemTotal: 1 kB\nMemAvailable: 1 kB\n")
-@example(RECORDED[0], b"\ndraftlab-0000 begin memory\n\ndraftlab-0000 meminfo\nMemTotal: 1 kB\n")
-def test_no_banner_changes_a_fact(path, banner):
+@given(name=st.sampled_from(sorted(RECORDED)), banner=st.binary(max_size=200))
+@example("serving_host", b"{\nMemTotal: 1 kB\nMemAvailable: 1 kB\n")
+@example("serving_host", b"\ndraftlab-0000 begin memory\n\ndraftlab-0000 meminfo\nMemTotal: 1 kB\n")
+def test_no_banner_changes_a_fact(name, banner):
     """CASES G04."""
-    told = facts_of("h", recorded(path), MARKER, ASKED[path.stem], seconds=1)
-    after = facts_of("h", banner + recorded(path), MARKER, ASKED[path.stem], seconds=1)
+    told = recordings.facts(name)
+    after = recordings.facts(name, banner + recordings.output(name))
     assert shown(after) == shown(told)
 
 
 @settings(max_examples=400)
-@given(path=st.sampled_from(RECORDED), share=st.floats(0, 1))
-def test_an_answer_cut_anywhere_has_the_facts_of_the_whole_or_none(path, share):
+@given(name=st.sampled_from(sorted(RECORDED)), share=st.floats(0, 1))
+def test_an_answer_cut_anywhere_has_the_facts_of_the_whole_or_none(name, share):
     """The connection may die at any byte; what then is known is what was known."""
-    output = recorded(path)
+    output = recordings.output(name)
     cut = output[: int(share * len(output))]
-    whole = shown(facts_of("h", output, MARKER, ASKED[path.stem], seconds=1))
-    part = shown(facts_of("h", cut, MARKER, ASKED[path.stem], seconds=1))
-    for name in ("system", "memory", "cpu", "gpus", "tools", "servers", "scripts"):
-        assert part[name] == whole[name] or part[name]["state"] == "not answered", name
+    whole = shown(recordings.facts(name, output))
+    part = shown(recordings.facts(name, cut))
+    for fact in ("system", "memory", "cpu", "gpus", "tools", "servers", "scripts"):
+        assert part[fact] == whole[fact] or part[fact]["state"] == "not answered", fact
     for one, other in zip(part["disks"], whole["disks"], strict=True):
         assert one["disk"] == other["disk"] or one["disk"]["state"] == "not answered"
     if part["models"]["state"] == "known":
@@ -152,10 +140,10 @@ def drop_sight(facts):
 
 
 @settings(max_examples=600, deadline=None)
-@given(path=st.sampled_from(RECORDED), data=st.data())
-def test_a_spoiled_answer_is_never_a_crash(path, data):
+@given(name=st.sampled_from(sorted(RECORDED)), data=st.data())
+def test_a_spoiled_answer_is_never_a_crash(name, data):
     """Lines that are missing, doubled or replaced give facts, or facts that were not answered."""
-    lines = recorded(path).split(b"\n")
+    lines = recordings.output(name).split(b"\n")
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(lines) - 1))
         noise = st.sampled_from(
@@ -174,7 +162,7 @@ def test_a_spoiled_answer_is_never_a_crash(path, data):
         else:
             lines[at] = re.sub(rb"\d+", data.draw(st.sampled_from([b"", b"0", b"x"])), lines[at])
         lines = lines or [b""]
-    facts_of("h", b"\n".join(lines), MARKER, ASKED[path.stem], seconds=1).text()
+    recordings.facts(name, b"\n".join(lines)).text()
 
 
 @settings(max_examples=300)

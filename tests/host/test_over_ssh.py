@@ -4,6 +4,7 @@ import json
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -96,6 +97,7 @@ def test_a_jump_host_with_an_unknown_key_is_named_and_not_accepted(tmp_path, ser
 
 def test_an_unknown_host_key_is_not_accepted_and_the_way_out_is_told(server, config, known_hosts):
     known_hosts.write_text("")
+    config.write_text(f"LogLevel QUIET\n{config.read_text()}")  # would hide what ssh says
     error = only_error(["gpu1"], config)
 
     assert isinstance(error, HostKeyUnknown)
@@ -240,7 +242,7 @@ def test_a_login_that_runs_another_command_is_told_from_a_dead_host(tmp_path):
 def test_a_configuration_with_a_remote_command_and_forwards_does_not_get_in_the_way(
     tmp_path, server, known_hosts
 ):
-    taken = f"LocalForward {server.port} 127.0.0.1:1"
+    taken = f"LocalForward 127.0.0.1:{server.port} 127.0.0.1:1"
     block = server.alias("gpu1", "RemoteCommand tmux", "RequestTTY force", taken,
                          "ExitOnForwardFailure yes", "LogLevel QUIET")  # fmt: skip
     config = sshd.client_config(tmp_path / "config", known_hosts, block)
@@ -250,20 +252,31 @@ def test_a_configuration_with_a_remote_command_and_forwards_does_not_get_in_the_
     assert isinstance(found.hosts[0].cpu, Known)
 
 
-def test_the_users_own_running_master_is_used(tmp_path, server, known_hosts):
+@pytest.fixture
+def sockets():
+    """A short path: the name of a socket may have about 100 bytes."""
+    with tempfile.TemporaryDirectory(prefix="draftlab-") as folder:
+        yield Path(folder)
+
+
+def test_a_running_master_of_the_user_is_used_and_none_is_started(
+    tmp_path, server, known_hosts, sockets
+):
     block = server.alias(
-        "gpu1", "ControlMaster auto", "ControlPath /tmp/draftlab-%C", "ControlPersist 60"
+        "gpu1", "ControlMaster auto", f"ControlPath {sockets}/%C", "ControlPersist 60"
     )
     config = sshd.client_config(tmp_path / "config", known_hosts, block)
+    ssh = ["ssh", "-F", str(config)]
     before = server.connections
+    assert probe(["gpu1"], QUICK, ssh_config=config)[1] == ()
+    assert list(sockets.iterdir()) == []
+    subprocess.run([*ssh, "gpu1", "true"], check=True, timeout=20, stderr=subprocess.DEVNULL)
     try:
         for _ in range(2):
-            _, errors = probe(["gpu1"], QUICK, ssh_config=config)
-            assert errors == ()
-        assert server.connections == before + 1
+            assert probe(["gpu1"], QUICK, ssh_config=config)[1] == ()
+        assert server.connections == before + 2
     finally:
-        subprocess.run(["ssh", "-F", str(config), "-O", "exit", "gpu1"], check=False, timeout=20,
-                       capture_output=True)  # fmt: skip
+        subprocess.run([*ssh, "-O", "exit", "gpu1"], check=True, timeout=20, capture_output=True)
 
 
 def test_several_hosts_are_reported_and_the_missing_one_gives_code_4(
