@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shells import MARKER, SHELLS, answers, facts, only, program
 
+import draftlab.host
 from draftlab.host.answers import facts_of
 from draftlab.host.fact import Absent, Known
 from draftlab.host.script import Section, Wish, marks, quoted, sections_of
@@ -296,3 +297,24 @@ def test_another_thread_can_stop_a_conversation():
     timer.join()
     assert said.limit == "stopped"
     assert said.seconds < 5
+
+
+@pytest.mark.parametrize("command", SHELLS)
+def test_what_a_program_says_is_not_mixed_with_what_its_guard_says(command, tmp_path):
+    """A guard that is sent home before it has set its trap made some shells say `Terminated`."""
+    frame = Path(draftlab.host.__file__).with_name("questions") / "frame.sh"
+    defined = frame.read_text().split("kill_tree()")[1].split("# Unlike in `bounded`")[0]
+    times = 250
+    script = f"""kill_tree(){defined}
+i=0
+while [ $i -lt {times} ]; do
+    i=$((i + 1))
+    bounded 5 sh -c 'echo bad >&2; exit 18' 2>&1
+done
+exit 0
+"""
+    done = subprocess.run([*command, "-s"], input=script, capture_output=True, text=True,
+                          timeout=120, cwd=tmp_path, check=True)  # fmt: skip
+
+    assert done.stdout.splitlines() == ["bad"] * times
+    assert done.stderr == ""

@@ -67,7 +67,7 @@ bounded() { # SECONDS COMMAND...: its output and status; 124 where it had to be 
     wait "$work"
     code=$?
     kill "$guard" 2>/dev/null
-    wait "$guard"
+    wait "$guard" 2>/dev/null # a guard that dies before its trap is set makes the shell say so
     [ $? = 7 ] && code=124
     return "$code"
 }
@@ -83,7 +83,7 @@ ask() { # QUESTION SECONDS: run ask_QUESTION, go on after SECONDS whatever happe
     wait "$asked"
     code=$?
     kill "$watch" 2>/dev/null
-    wait "$watch"
+    wait "$watch" 2>/dev/null
     if [ "$late" = 1 ]; then
         kill_tree "$asked"
         sleep 1
